@@ -1,0 +1,1 @@
+"""Built-in algorithms, each a folder with the same file names."""

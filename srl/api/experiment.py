@@ -1,0 +1,188 @@
+"""The experiment: the declared graph as a frozen, typed model. YAML and Python experiments both become this.
+
+Every field is documented with its unit, the meaning of its default and of ``null``. Unknown keys are errors.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_\-]*$", max_length=64)]
+
+
+class Model(BaseModel):
+    """Base of all experiment models: frozen, unknown keys forbidden."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+class PluginMapping(BaseModel):
+    """A mapping with a ``type`` whose other keys belong to the plugin that ``type`` names."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    type: str = Field(description="Registered name, or package.module:Attr.")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Everything but ``type``."""
+        return dict(self.model_extra or {})
+
+
+class Policy(Model):
+    """One policy: who trains it and what network it has."""
+
+    algorithm: PluginMapping = Field(description="The algorithm that trains this policy, with its options.")
+    network: dict[str, Any] = Field(
+        default_factory=dict, description="Network options; empty = the algorithm's choice for the observation space."
+    )
+
+
+class SampleStream(Model):
+    """A one-way flow of blocks from actors to a trainer (or buffer)."""
+
+    kind: Literal["sample"] = "sample"
+    max_policy_lag: int | Literal["default"] | None = Field(
+        default="default",
+        description="Bound on the policy lag in versions. 0 = synchronous; null = no bound (throughput mode); "
+        "'default' = what the algorithm asks for.",
+    )
+    on_straggler: Literal["cut", "wait", "drop"] = Field(
+        default="cut",
+        description="When an old block holds up an update: cut = its owner sends the rows it has; wait = wait for it; "
+        "drop = discard it, counted. Lockstep always waits.",
+    )
+
+
+class InferenceStream(Model):
+    """Requests of actors, answered by policy workers."""
+
+    kind: Literal["inference"] = "inference"
+    policy: Name = Field(description="The policy that this stream asks.")
+
+
+Stream = Annotated[SampleStream | InferenceStream, Field(discriminator="kind")]
+
+
+class AgentGroup(Model):
+    """Agents of equal spaces that share one stream pair."""
+
+    match: str = Field(default=".*", description="Regular expression on the agent id; must match it whole.")
+    policy: Name = Field(description="The policy that acts.")
+    samples: Name = Field(description="Sample stream that receives the blocks.")
+    inference: str = Field(
+        default="inline", description="'inline' = the actor computes the policy itself; else an inference stream."
+    )
+
+
+class ActorGroup(Model):
+    """Workers that step environments."""
+
+    kind: Literal["actor"] = "actor"
+    count: int = Field(default=1, ge=1, le=100_000, description="Number of actor workers.")
+    environments: int = Field(default=16, ge=1, description="Environments per worker, over all its ring groups.")
+    ring_groups: int = Field(default=1, ge=1, description="Batches the environments are split into; divides them.")
+    threads: int = Field(default=1, ge=1, description="Threads per worker for BLAS, torch and environment libraries.")
+    agents: tuple[AgentGroup, ...] = Field(min_length=1, description="Agent groups; every agent matches exactly one.")
+
+
+class PolicyGroup(Model):
+    """Workers that answer an inference stream."""
+
+    kind: Literal["policy"] = "policy"
+    count: int = Field(default=1, ge=1, description="Number of policy workers.")
+    serves: Name = Field(description="The inference stream.")
+    threads: int = Field(default=1, ge=1, description="Threads per worker.")
+    device: str = Field(default="cpu", description="torch device.")
+
+
+class TrainerGroup(Model):
+    """Workers that make gradient steps and publish weights."""
+
+    kind: Literal["trainer"] = "trainer"
+    count: int = Field(default=1, ge=1, description="Number of data-parallel ranks.")
+    policy: Name = Field(description="The policy it trains; every policy has exactly one trainer group.")
+    samples: Name = Field(description="Sample stream it consumes.")
+    threads: int = Field(default=1, ge=1, description="Threads per worker.")
+    device: str = Field(default="cpu", description="torch device.")
+
+
+class EvaluatorGroup(Model):
+    """Workers that score frozen versions: inline, deterministic, statistics read-only."""
+
+    kind: Literal["evaluator"] = "evaluator"
+    count: int = Field(default=1, ge=1, description="Number of evaluator workers; episodes are dealt out in advance.")
+    policy: Name = Field(description="The policy to score.")
+    episodes: int = Field(default=20, ge=1, description="Episodes per evaluation, over all workers.")
+    environments: int = Field(default=10, ge=1, description="Environments per worker; each has a quota of episodes.")
+    interval_env_steps: int | None = Field(
+        default=None, ge=1, description="Env steps between evaluations; null = only the last version."
+    )
+    threads: int = Field(default=1, ge=1, description="Threads per worker.")
+
+
+Group = Annotated[ActorGroup | PolicyGroup | TrainerGroup | EvaluatorGroup, Field(discriminator="kind")]
+
+
+class Stop(Model):
+    """When the trial ends; whichever comes first. At least one is needed."""
+
+    env_steps: int | None = Field(default=None, ge=1, description="Valid environment steps consumed.")
+    updates: int | None = Field(default=None, ge=1, description="Calls of update = policy versions.")
+    wall_seconds: float | None = Field(default=None, gt=0, description="Seconds since training began.")
+    evaluation_return: float | None = Field(
+        default=None, description="Mean return of one evaluation that is at least this."
+    )
+
+
+class Checkpoints(Model):
+    """What is saved, and when."""
+
+    interval_seconds: float | None = Field(
+        default=60.0, gt=0, description="Seconds between checkpoints; null = only the last. Lockstep: updates rule."
+    )
+    interval_updates: int | None = Field(default=None, ge=1, description="Updates between checkpoints.")
+    keep: int = Field(default=2, ge=1, description="Newest checkpoints kept.")
+
+
+class Limits(Model):
+    """Bounds on waits, in seconds, and on memory."""
+
+    connect_seconds: float = Field(default=60.0, gt=0, description="Start of a worker until it is connected.")
+    heartbeat_seconds: float = Field(default=60.0, gt=0, description="Silence after which a worker counts as hung.")
+    inference_seconds: float = Field(default=60.0, gt=0, description="Wait for one reply of a policy worker.")
+    shutdown_seconds: float = Field(default=8.0, gt=0, description="From stop to the killing of what is left.")
+    memory_bytes: int | None = Field(
+        default=None, ge=1, description="Memory for shared blocks; null = what the machine and its cgroup have."
+    )
+
+
+class Experiment(Model):
+    """A declared graph with everything a trial needs."""
+
+    name: Name = Field(description="Name of the experiment; part of the trial directory's name.")
+    seed: int = Field(default=1, ge=0, lt=2**31, description="Root of all randomness.")
+    plugins: tuple[str, ...] = Field(default=(), description="Files (./file.py) or modules that register plugins.")
+    environment: PluginMapping = Field(description="The environment, with its options.")
+    policies: dict[Name, Policy] = Field(min_length=1, description="Policies by name.")
+    streams: dict[Name, Stream] = Field(default_factory=dict, description="Streams by name.")
+    workers: dict[Name, Group] = Field(min_length=1, description="Worker groups by name.")
+    stop: Stop = Field(description="When the trial ends.")
+    placement: Literal["auto", "fused", "processes"] = Field(
+        default="auto", description="fused = one process and thread; processes = one process per worker."
+    )
+    transport: Literal["auto", "in_process", "shared_memory", "tcp"] = Field(
+        default="auto", description="How blocks move; auto = what the placement allows that is fastest."
+    )
+    lockstep: bool = Field(
+        default=False, description="Bit-identical weights whatever the placement; needs stop.env_steps or stop.updates."
+    )
+    on_non_finite: Literal["stop", "skip", "replace"] = Field(
+        default="stop",
+        description="NaN or infinity in an observation or reward: stop = end the run; skip = drop the block, counted; "
+        "replace = put zero in its place, counted.",
+    )
+    checkpoints: Checkpoints = Field(default_factory=Checkpoints, description="Checkpoints.")
+    limits: Limits = Field(default_factory=Limits, description="Bounds on waits and memory.")

@@ -1,0 +1,1 @@
+"""Adapters for environment libraries, and environments of our own."""

@@ -1,0 +1,1 @@
+"""Bundled experiment files, runnable by name."""

@@ -1,0 +1,1 @@
+"""The runtime: workers, streams, parameter store, flow control, reports."""

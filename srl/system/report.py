@@ -1,0 +1,123 @@
+"""What a worker tells the controller about itself: one report a heartbeat, plain data."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Activity(StrEnum):
+    """Where a worker's time goes; exactly one at a time."""
+
+    STEPPING = "stepping"
+    INFERRING = "inferring"
+    WAITING_FOR_CREDIT = "waiting_for_credit"
+    WAITING_FOR_INFERENCE = "waiting_for_inference"
+    ASSEMBLING = "assembling"
+    TRAINING = "training"
+    PUBLISHING = "publishing"
+    EVALUATING = "evaluating"
+    IDLE = "idle"
+
+
+class TimeShares:
+    """Seconds per activity, by a monotonic clock. ``switch`` is on the step path: one clock call, one addition."""
+
+    __slots__ = ("_current", "_seconds", "_since")
+
+    def __init__(self) -> None:
+        self._seconds: dict[Activity, float] = {}
+        self._current = Activity.IDLE
+        self._since = time.perf_counter()
+
+    def switch(self, activity: Activity) -> None:
+        """The time since the last switch was spent on the activity named there; ``activity`` begins."""
+        now = time.perf_counter()
+        self._seconds[self._current] = self._seconds.get(self._current, 0.0) + now - self._since
+        self._current = activity
+        self._since = now
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds per activity until now."""
+        self.switch(self._current)
+        return {activity.value: seconds for activity, seconds in self._seconds.items()}
+
+
+@dataclass(slots=True)
+class Episode:
+    """One finished episode: return before clipping, length in env steps, frames, version that acted at its end."""
+
+    episode_return: float
+    length: int
+    frames: int
+    policy_version: int
+
+
+@dataclass(slots=True)
+class EdgeCount:
+    """Blocks on one edge as one end sees them: sent, received, and dropped by reason."""
+
+    sent: int = 0
+    received: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Evaluation:
+    """One finished evaluation of one frozen version; ``returns`` has one entry per episode."""
+
+    policy: str
+    policy_version: int
+    env_steps: int
+    returns: list[float]
+    lengths: list[int]
+    wall_seconds: float
+
+
+@dataclass(slots=True)
+class WorkerReport:
+    """One worker's report.
+
+    Attributes:
+        worker: Name such as ``actor/0``: group name and index.
+        kind: ``actor``, ``policy``, ``trainer`` or ``evaluator``.
+        incarnation: Which life of the worker.
+        seconds: Seconds per activity since the start of this incarnation.
+        counters: Whole numbers since the start of this incarnation (``env_steps``, ``frames``, ``blocks``, ...).
+        gauges: Newest values (``policy_lag_mean``, ``queue``, ...).
+        edges: Per edge name, as this end counts.
+        episodes: Episodes finished since the last report.
+        updates: Metrics of updates since the last report: ``{"version": v, "env_steps": n, ...}``.
+        evaluations: Evaluations (or this worker's part of one) finished since the last report.
+        messages: Warnings for the main log since the last report.
+    """
+
+    worker: str
+    kind: str
+    incarnation: int
+    seconds: dict[str, float] = field(default_factory=dict)
+    counters: dict[str, int] = field(default_factory=dict)
+    gauges: dict[str, float] = field(default_factory=dict)
+    edges: dict[str, EdgeCount] = field(default_factory=dict)
+    episodes: list[Episode] = field(default_factory=list)
+    updates: list[dict[str, float]] = field(default_factory=list)
+    evaluations: list[Evaluation] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-compatible form."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> WorkerReport:
+        """The inverse of :meth:`to_dict`."""
+        return cls(
+            **{
+                **data,
+                "edges": {name: EdgeCount(**edge) for name, edge in data["edges"].items()},
+                "episodes": [Episode(**episode) for episode in data["episodes"]],
+                "evaluations": [Evaluation(**evaluation) for evaluation in data["evaluations"]],
+            }
+        )

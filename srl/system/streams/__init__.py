@@ -1,0 +1,1 @@
+"""The two ends of every stream, and the transports behind them."""
