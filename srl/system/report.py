@@ -66,7 +66,12 @@ class EdgeCount:
 
 @dataclass(slots=True)
 class Evaluation:
-    """One finished evaluation of one frozen version; ``returns`` has one entry per episode."""
+    """One finished evaluation of one frozen version, or one evaluator worker's part of it.
+
+    All workers of an evaluator group score the same versions in the same order; the n-th parts that they report for
+    one version belong together. ``returns`` has one entry per episode (before clipping), ``lengths`` counts env steps,
+    ``env_steps`` is the trainer's budget counter when the version was published.
+    """
 
     policy: str
     policy_version: int
@@ -80,13 +85,38 @@ class Evaluation:
 class WorkerReport:
     """One worker's report.
 
+    Counters with a fixed meaning; a worker reports those that apply to it, and may add others of its own:
+
+    ========================== =========== ====================================================================
+    name                       by          meaning
+    ========================== =========== ====================================================================
+    ``env_steps``              trainer     The budget: valid rows consumed (a rank's own; ranks are summed).
+    ``frames``                 trainer     Frames under them; where absent, ``env_steps`` x frames per step.
+    ``updates``                trainer     Completed calls of ``update``.
+    ``gradient_steps``         trainer     Optimizer steps.
+    ``policy_version``         trainer     Newest published version.
+    ``policy_lag_sum``         trainer     Sum of the policy lag over trained valid rows, in versions.
+    ``policy_lag_rows``        trainer     Number of those rows.
+    ``policy_lag_max``         trainer     Largest of those lags.
+    ``blocks_trained``         trainer     Blocks that entered an update; ``rows_trained``: their valid rows.
+    ``blocks_in_flight``       trainer     Blocks received or granted and begun, not yet trained or dropped.
+    ``blocks_dropped/REASON``  any         Blocks dropped; ``rows_dropped/REASON``: their valid rows.
+    ``blocks_produced``        actor       Blocks sent; ``rows_produced``: their valid rows.
+    ``env_steps``, ``frames``  actor       Steps taken; not the budget.
+    ``requests``, ``batches``  policy      Inference requests answered, forward passes made.
+    ========================== =========== ====================================================================
+
+    A trainer's ``env_steps``, ``frames``, ``updates``, ``gradient_steps`` and ``policy_version`` are totals of the
+    trial: they go on from the checkpoint that an incarnation was started from. Every other counter begins at zero
+    with each incarnation; readers add incarnations up (names ending in ``_max``: take the largest).
+
     Attributes:
         worker: Name such as ``actor/0``: group name and index.
         kind: ``actor``, ``policy``, ``trainer`` or ``evaluator``.
         incarnation: Which life of the worker.
         seconds: Seconds per activity since the start of this incarnation.
-        counters: Whole numbers since the start of this incarnation (``env_steps``, ``frames``, ``blocks``, ...).
-        gauges: Newest values (``policy_lag_mean``, ``queue``, ...).
+        counters: Whole numbers, as above.
+        gauges: Newest values (``queue``, ...).
         edges: Per edge name, as this end counts.
         episodes: Episodes finished since the last report.
         updates: Metrics of updates since the last report: ``{"version": v, "env_steps": n, ...}``.
