@@ -99,7 +99,7 @@ class WorkerReport:
     ``policy_lag_rows``        trainer     Number of those rows.
     ``policy_lag_max``         trainer     Largest of those lags.
     ``blocks_trained``         trainer     Blocks that entered an update; ``rows_trained``: their valid rows.
-    ``blocks_in_flight``       trainer     Blocks received or granted and begun, not yet trained or dropped.
+    ``blocks_in_flight``       trainer     Blocks announced to it, neither trained nor dropped yet.
     ``blocks_dropped/REASON``  any         Blocks dropped; ``rows_dropped/REASON``: their valid rows.
     ``blocks_produced``        actor       Blocks sent; ``rows_produced``: their valid rows.
     ``env_steps``, ``frames``  actor       Steps taken; not the budget.
