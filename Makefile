@@ -12,7 +12,7 @@ ARGS ?=
 
 BIN := $(VENV)/bin
 CHECKED := srl tests benchmarks
-INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-input $(if $(CI),--quiet) --constraint constraints.txt
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-input $(if $(CI),-qq) --constraint constraints.txt
 
 # One thread per process: the trials under test are many processes, and a thread pool in each of them would fight
 # for the cores. Equal thread counts are also what lockstep trials are compared under.
