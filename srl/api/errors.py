@@ -99,6 +99,12 @@ class MissingExtraError(SRLError):
     exit_code = 2
 
 
+class PluginError(SRLError):
+    """A plugin's name is unknown or taken, or its import failed; carries the inner cause (exit code 2)."""
+
+    exit_code = 2
+
+
 class EnvironmentFault(SRLError):
     """An environment could not be made, or broke its contract (shape, dtype, changing spaces)."""
 

@@ -5,17 +5,21 @@ Every field is documented with its unit, the meaning of its default and of ``nul
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from srl.api.importing import target_of
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_\-]*$", max_length=64)]
+Device = Annotated[str, Field(pattern=r"^(cpu|mps|cuda(:\d+)?)$")]
 
 
 class Model(BaseModel):
     """Base of all experiment models: frozen, unknown keys forbidden."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
 
 class PluginMapping(BaseModel):
@@ -23,12 +27,30 @@ class PluginMapping(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
-    type: str = Field(description="Registered name, or package.module:Attr.")
+    type: str = Field(description="Registered name, package.module:Attr or ./file.py:Attr; in Python also the class.")
+
+    @field_validator("type", mode="before")
+    @classmethod
+    def _name_of_class(cls, value: Any) -> Any:
+        return target_of(value, "type") if isinstance(value, type) else value
 
     @property
     def options(self) -> dict[str, Any]:
         """Everything but ``type``."""
         return dict(self.model_extra or {})
+
+
+class PluginFile(Model):
+    """A plugin file or module together with what it brings."""
+
+    path: str = Field(description="File (./file.py) or module.")
+    provides: tuple[Literal["algorithm", "environment", "network", "transport", "launcher", "metrics_sink"], ...] = (
+        Field(
+            default=(),
+            description="Kinds it registers. Actors import only plugins that provide environments; empty = unknown, "
+            "every process imports it.",
+        )
+    )
 
 
 class Policy(Model):
@@ -95,7 +117,7 @@ class PolicyGroup(Model):
     count: int = Field(default=1, ge=1, description="Number of policy workers.")
     serves: Name = Field(description="The inference stream.")
     threads: int = Field(default=1, ge=1, description="Threads per worker.")
-    device: str = Field(default="cpu", description="torch device.")
+    device: Device = Field(default="cpu", description="torch device: cpu, cuda, cuda:N or mps.")
 
 
 class TrainerGroup(Model):
@@ -106,7 +128,7 @@ class TrainerGroup(Model):
     policy: Name = Field(description="The policy it trains; every policy has exactly one trainer group.")
     samples: Name = Field(description="Sample stream it consumes.")
     threads: int = Field(default=1, ge=1, description="Threads per worker.")
-    device: str = Field(default="cpu", description="torch device.")
+    device: Device = Field(default="cpu", description="torch device: cpu, cuda, cuda:N or mps.")
 
 
 class EvaluatorGroup(Model):
@@ -164,7 +186,11 @@ class Experiment(Model):
 
     name: Name = Field(description="Name of the experiment; part of the trial directory's name.")
     seed: int = Field(default=1, ge=0, lt=2**31, description="Root of all randomness.")
-    plugins: tuple[str, ...] = Field(default=(), description="Files (./file.py) or modules that register plugins.")
+    plugins: tuple[str | PluginFile, ...] = Field(
+        default=(),
+        description="Files (./file.py, relative to the experiment's file) or modules, imported before names are "
+        "resolved; they register plugins. A mapping with path and provides keeps them out of processes that need none.",
+    )
     environment: PluginMapping = Field(description="The environment, with its options.")
     policies: dict[Name, Policy] = Field(min_length=1, description="Policies by name.")
     streams: dict[Name, Stream] = Field(default_factory=dict, description="Streams by name.")
@@ -186,3 +212,14 @@ class Experiment(Model):
     )
     checkpoints: Checkpoints = Field(default_factory=Checkpoints, description="Checkpoints.")
     limits: Limits = Field(default_factory=Limits, description="Bounds on waits and memory.")
+
+    def plugin_paths(self, kinds: Collection[str] | None = None) -> tuple[str, ...]:
+        """Plugin files and modules to import in a process.
+
+        Args:
+            kinds: Kinds of plugins the process uses; ``None`` = all.
+        """
+        files = [PluginFile(path=entry) if isinstance(entry, str) else entry for entry in self.plugins]
+        return tuple(
+            file.path for file in files if kinds is None or not file.provides or set(file.provides) & set(kinds)
+        )
