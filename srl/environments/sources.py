@@ -1,0 +1,282 @@
+"""Where Gymnasium environments come from: a registered id, or a class or function named by its module.
+
+Nothing here makes an environment before one of the returned functions is called; importing the module that holds it is
+what a check before the start can do, and it shows the inner cause where the import fails.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import VectorEnv
+
+from srl.api.errors import EnvironmentFault, MissingExtraError, SRLError
+from srl.environments.options import did_you_mean
+
+NAMESPACE_MODULES = {"ALE": "ale_py"}
+INSTALL_COMMANDS = {
+    "ale_py": 'pip install "srl-dataflow[atari]"',
+    "mujoco": 'pip install "gymnasium[mujoco]"',
+    "Box2D": 'pip install "gymnasium[box2d]"',
+    "pygame": 'pip install "gymnasium[classic-control]"',
+    "jax": 'pip install "gymnasium[jax]"',
+}
+# What gymnasium.make takes itself; everything else goes to the environment.
+MAKE_ARGUMENTS = ("max_episode_steps", "disable_env_checker", "render_mode")
+
+
+@dataclass(frozen=True)
+class SingleSource:
+    """Makes single environments.
+
+    Attributes:
+        name: Name for messages.
+        create: Makes one environment.
+        frames_per_step: Emulator frames under one env step, as far as the registration tells; else 1.
+    """
+
+    name: str
+    create: Callable[[], gymnasium.Env[Any, Any]]
+    frames_per_step: int = 1
+
+
+@dataclass(frozen=True)
+class VectorSource:
+    """Makes vector environments.
+
+    Attributes:
+        name: Name for messages.
+        create: Makes a vector environment of that many.
+        frames_per_step: Emulator frames under one env step, as far as the registration tells; else 1.
+    """
+
+    name: str
+    create: Callable[[int], VectorEnv[Any, Any, Any]]
+    frames_per_step: int = 1
+
+
+@contextmanager
+def making(name: str) -> Iterator[None]:
+    """Turn what a constructor of an environment raises into an error that names the environment.
+
+    Raises:
+        EnvironmentFault: With the inner cause.
+    """
+    try:
+        yield
+    except SRLError:
+        raise
+    except Exception as error:
+        raise EnvironmentFault(
+            f"the environment could not be made: {type(error).__name__}: {error}", where=name
+        ) from error
+
+
+def from_id(identifier: str, kwargs: Mapping[str, Any], vectorization: str) -> SingleSource | VectorSource:
+    """The environment registered under a Gymnasium id.
+
+    Args:
+        identifier: ``Name-v0``, ``namespace/Name-v0`` or ``module:Name-v0``.
+        kwargs: Arguments of the environment.
+        vectorization: ``auto`` (the native vector entry point where there is one), ``vector_entry_point`` or ``sync``.
+
+    Raises:
+        SRLError: If the id is unknown, its module cannot be imported, or it has no such entry point; ``where`` is the
+            option at fault.
+    """
+    name = _import_for(identifier)
+    spec = gymnasium.registry.get(name)
+    if spec is None:
+        raise _unknown_id(name)
+    native = spec.vector_entry_point is not None and not spec.additional_wrappers
+    if vectorization == "vector_entry_point" and not native:
+        raise SRLError(
+            f"'{name}' has no native vector entry point",
+            where="vectorization",
+            value=vectorization,
+            expected="auto or sync",
+        )
+    use_vector = native and vectorization != "sync"
+    creator = _creator(spec, spec.vector_entry_point if use_vector else spec.entry_point)
+    _check_kwargs(creator, kwargs, own=("num_envs",) if use_vector else (), allowed=MAKE_ARGUMENTS)
+    frames = kwargs.get("frameskip", spec.kwargs.get("frameskip", 1))
+    frames = frames if isinstance(frames, int) else 1
+    if use_vector:
+        return VectorSource(
+            name,
+            lambda count: gymnasium.make_vec(name, count, vectorization_mode="vector_entry_point", **kwargs),
+            frames,
+        )
+    # The passive checker runs at every step and only warns; the adapter checks what it needs.
+    arguments = {"disable_env_checker": True, **kwargs}
+    return SingleSource(name, lambda: gymnasium.make(name, **arguments), frames)
+
+
+def from_entry(entry: str, kwargs: Mapping[str, Any], vectorization: str) -> SingleSource | VectorSource:
+    """The environment class or function at ``package.module:Attr``.
+
+    A class below ``VectorEnv``, or a function with a ``num_envs`` argument, is called with ``num_envs``; anything else
+    makes single environments.
+
+    Raises:
+        SRLError: If it cannot be imported or is no environment; ``where`` is the option at fault.
+    """
+    made = load_attribute(entry, where="entry")
+    is_class = inspect.isclass(made)
+    if not callable(made) or (is_class and not issubclass(made, (gymnasium.Env, VectorEnv))):
+        raise SRLError(
+            "the entry is neither an environment class nor a function that returns an environment",
+            where="entry",
+            value=entry,
+            expected="a subclass of gymnasium.Env or gymnasium.vector.VectorEnv, or a function that returns one",
+            hint="Environments of the old 'gym' package are not Gymnasium environments.",
+        )
+    is_vector = issubclass(made, VectorEnv) if is_class else "num_envs" in _parameters(made)
+    if (vectorization == "sync" and is_vector) or (vectorization == "vector_entry_point" and not is_vector):
+        kind = "a vector environment" if is_vector else "a single environment"
+        raise SRLError(f"'{entry}' is {kind}", where="vectorization", value=vectorization, expected="auto")
+    _check_kwargs(made, kwargs, own=("num_envs",) if is_vector else ())
+    arguments = dict(kwargs)
+    if is_vector:
+        return VectorSource(entry, lambda count: _typed(made(num_envs=count, **arguments), VectorEnv, entry))
+    return SingleSource(entry, lambda: _typed(made(**arguments), gymnasium.Env, entry))
+
+
+def load_attribute(path: str, where: str) -> Any:
+    """What ``package.module:Attr`` names.
+
+    Raises:
+        SRLError: With the inner cause if the import failed, or near matches if the module has no such attribute.
+    """
+    module_name, separator, attribute = path.partition(":")
+    if not (separator and module_name and attribute):
+        raise SRLError("not the name of an attribute in a module", where=where, value=path, expected="module:Attr")
+    value: Any = import_module(module_name, where)
+    for part in attribute.split("."):
+        if not hasattr(value, part):
+            raise SRLError(
+                f"'{module_name}' has no '{attribute}'", where=where, value=path, hint=did_you_mean(part, dir(value))
+            )
+        value = getattr(value, part)
+    return value
+
+
+def import_module(name: str, where: str) -> ModuleType:
+    """Import a module that the experiment names.
+
+    Raises:
+        SRLError: With the inner cause; :class:`MissingExtraError` where a package is missing whose install command is
+            known.
+    """
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        raise import_problem(f"importing '{name}' failed", where, error) from error
+
+
+def import_problem(what: str, where: str, error: Exception) -> SRLError:
+    """The error for a failed import: names the inner cause, where it was raised, and the command that may help."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if len(frames) > 1 else ""
+    cause = f"{what}: {type(error).__name__}: {error}{place}"
+    missing = (getattr(error, "name", None) or "").partition(".")[0]
+    command = INSTALL_COMMANDS.get(missing, "")
+    if command:
+        return MissingExtraError(cause, where=where, hint=f"Install it: {command}")
+    if isinstance(error, gymnasium.error.DependencyNotInstalled):
+        return MissingExtraError(cause, where=where)
+    return SRLError(cause, where=where)
+
+
+def _import_for(identifier: str) -> str:
+    """Import what registers the id, and return it without its module."""
+    module_name, separator, name = identifier.rpartition(":")
+    if separator:
+        import_module(module_name, "id")
+    namespace = name.rpartition("/")[0]
+    if name not in gymnasium.registry and namespace in NAMESPACE_MODULES:
+        import_module(NAMESPACE_MODULES[namespace], "id")
+    return name
+
+
+def _unknown_id(name: str) -> SRLError:
+    namespace = name.rpartition("/")[0]
+    namespaces = {spec.namespace for spec in gymnasium.registry.values() if spec.namespace}
+    if namespace and namespace not in namespaces:
+        return SRLError(
+            f"nothing is registered in the namespace '{namespace}'",
+            where="id",
+            value=name,
+            expected=f"one of the namespaces {', '.join(sorted(namespaces))}, or none",
+            hint="Name the module that registers it: 'module:Name-v0', or under 'modules'. "
+            + did_you_mean(name, gymnasium.registry),
+        )
+    versions = sorted(known for known in gymnasium.registry if known.rpartition("-v")[0] == name.rpartition("-v")[0])
+    unversioned = sorted(known for known in gymnasium.registry if known.rpartition("-v")[0] == name)
+    exact = versions or unversioned
+    hint = f"Did you mean {', '.join(map(repr, exact))}?" if exact else did_you_mean(name, gymnasium.registry)
+    return SRLError(
+        "no environment is registered under this id",
+        where="id",
+        value=name,
+        hint=hint or "Name the module that registers it: 'module:Name-v0', or under 'modules'.",
+    )
+
+
+def _creator(spec: EnvSpec, entry_point: Any) -> Callable[..., Any]:
+    if callable(entry_point):
+        return entry_point  # type: ignore[no-any-return]
+    if entry_point is None:
+        raise SRLError(f"'{spec.id}' is registered without an entry point", where="id", value=spec.id)
+    try:
+        return gymnasium.envs.registration.load_env_creator(entry_point)
+    except Exception as error:
+        raise import_problem(f"the environment behind '{spec.id}' cannot be imported", "id", error) from error
+
+
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return {}
+
+
+def _check_kwargs(
+    creator: Callable[..., Any], kwargs: Mapping[str, Any], own: tuple[str, ...] = (), allowed: tuple[str, ...] = ()
+) -> None:
+    """Unknown argument names are found before the start wherever the signature tells."""
+    parameters = _parameters(creator)
+    for name in kwargs:
+        if name in own:
+            raise SRLError("SRL gives this argument itself", where=f"kwargs.{name}")
+    if not parameters or any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
+        return
+    names = [name for name in dict.fromkeys((*parameters, *allowed)) if name not in own]
+    for name in kwargs:
+        if name not in names:
+            raise SRLError(
+                "the environment takes no such argument",
+                where=f"kwargs.{name}",
+                expected=f"one of {', '.join(names)}",
+                hint=did_you_mean(name, names),
+            )
+
+
+def _typed(made: Any, kind: type[Any], entry: str) -> Any:
+    if isinstance(made, kind):
+        return made
+    raise EnvironmentFault(
+        "the entry did not return an environment of its kind",
+        where=entry,
+        value=f"{type(made).__module__}.{type(made).__qualname__}",
+        expected=f"{kind.__module__}.{kind.__qualname__}",
+    )
