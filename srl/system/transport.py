@@ -29,14 +29,19 @@ class Transport(ABC):
         """An actor's end, connected to rank ``rank``."""
 
     @abstractmethod
-    def inference_server(self, stream: str, index: int, schema: BlockSchema, spec: PolicySpec) -> InferenceServer:
-        """The end of policy worker ``index`` of the stream."""
+    def inference_server(
+        self, stream: str, index: int, schema: BlockSchema, spec: PolicySpec, samples: str
+    ) -> InferenceServer:
+        """The end of policy worker ``index`` of the stream; ``samples`` is the sample stream whose blocks it serves."""
 
     @abstractmethod
     def inference_client(
-        self, stream: str, servers: int, schema: BlockSchema, spec: PolicySpec, producer: Producer
+        self, stream: str, servers: int, schema: BlockSchema, spec: PolicySpec, producer: Producer, samples: str
     ) -> InferenceClient:
-        """An actor's end; ``servers`` policy workers serve the stream, actor ``a`` asks number ``a % servers``."""
+        """An actor's end; ``servers`` policy workers serve the stream, actor ``a`` asks number ``a % servers``.
+
+        ``samples`` is the sample stream whose blocks the requests are about.
+        """
 
     @abstractmethod
     def parameter_writer(self, policy: str, versions_kept: int) -> ParameterWriter:

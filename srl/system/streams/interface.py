@@ -57,6 +57,7 @@ class Credit:
         generation: Generation of the slot; a block that names an older one is refused.
         min_version: The policy version at the grant.
         exact: Act with exactly ``min_version`` (lockstep), not with that or newer.
+        rank: Trainer rank whose pool the slot is in; the consumer's end fills it in.
     """
 
     grant: int
@@ -65,6 +66,7 @@ class Credit:
     generation: int
     min_version: int
     exact: bool = False
+    rank: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +217,9 @@ class InferenceClient(ABC):
         """Ask for decisions on row ``row`` of the block of ``credit``.
 
         At most one request per ring group is under way. ``batch`` and ``out`` stay untouched by the caller until the
-        reply; after it ``out`` is filled.
+        reply; after it ``out`` is filled. All arrays but ``noise`` are views of that row of the block itself: on one
+        host the policy worker reads and writes them there. Row T has only an observation in the block: there the
+        other arrays are the caller's own.
         """
 
     @abstractmethod

@@ -1,0 +1,1 @@
+"""Versions of weights in a shared, torn-read-safe buffer."""
