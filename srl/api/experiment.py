@@ -135,9 +135,11 @@ class EvaluatorGroup(Model):
     """Workers that score frozen versions: inline, deterministic, statistics read-only."""
 
     kind: Literal["evaluator"] = "evaluator"
-    count: int = Field(default=1, ge=1, description="Number of evaluator workers; episodes are dealt out in advance.")
+    count: int = Field(default=1, ge=1, description="Number of evaluator workers; they take turns.")
     policy: Name = Field(description="The policy to score.")
-    episodes: int = Field(default=20, ge=1, description="Episodes per evaluation, over all workers.")
+    episodes: int = Field(
+        default=20, ge=1, description="Episodes per evaluation, dealt out over the environments in advance."
+    )
     environments: int = Field(default=10, ge=1, description="Environments per worker; each has a quota of episodes.")
     interval_env_steps: int | None = Field(
         default=None, ge=1, description="Env steps between evaluations; null = only the last version."

@@ -1,0 +1,1 @@
+"""The workers: plain objects that do one bounded piece of work per poll."""

@@ -1,0 +1,226 @@
+"""The actor worker: steps environments, asks for decisions, fills blocks in place.
+
+It rotates through its ring groups: while replies for one are under way it steps the next. Whether the policy is
+computed inline or by policy workers, and where the blocks go, it cannot tell.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+
+from srl.api.errors import WaitTimeout
+from srl.system.report import Activity, EdgeCount, Episode, TimeShares, WorkerReport
+from srl.system.streams.interface import Credit, InferenceClient, SampleProducer
+from srl.system.worker import Worker, WorkerId
+from srl.system.workers.finite import FiniteGuard
+from srl.system.workers.ring_group import RingGroup
+
+POLL_SECONDS = 0.02
+"""How long one poll may go on stepping: the shell looks at commands in between."""
+
+
+COUNTERS = ("env_steps", "frames", "blocks_produced", "rows_produced", "blocks_cut", "blocks_early")
+
+
+class ActorWorker(Worker):
+    """Fills one block per credit.
+
+    Args:
+        worker: Who it is.
+        groups: Its ring groups; owned.
+        producer: Its end of the sample stream; owned.
+        inference: Its end of the inference stream, or an inline policy; owned.
+        guard: Shared with the ring groups.
+        inference_seconds: Bound on the wait for one reply.
+        edge: Name of its edge in reports.
+    """
+
+    def __init__(
+        self,
+        worker: WorkerId,
+        groups: Sequence[RingGroup],
+        producer: SampleProducer,
+        inference: InferenceClient,
+        guard: FiniteGuard,
+        *,
+        inference_seconds: float,
+        edge: str,
+    ) -> None:
+        self._worker = worker
+        self._groups = list(groups)
+        self._producer = producer
+        self._inference = inference
+        self._guard = guard
+        self._inference_seconds = inference_seconds
+        self._edge = edge
+        self._time = TimeShares()
+        self._draining = False
+        self._episodes: list[Episode] = []
+        self._messages: list[str] = []
+        self._counters = dict.fromkeys(COUNTERS, 0)
+        self._count = EdgeCount()
+        self._deadline = 0.0
+
+    def start(self) -> None:
+        """Reset every environment."""
+        self._time.switch(Activity.STEPPING)
+        for group in self._groups:
+            group.reset()
+        self._time.switch(Activity.IDLE)
+
+    def poll(self) -> bool:
+        """Step until nothing is left to do, a block is complete, or the time for one poll is over."""
+        end = time.perf_counter() + POLL_SECONDS
+        worked = False
+        while True:
+            self._producer.poll()
+            busy = self._ask()
+            replies = self._replies()
+            worked = worked or busy or bool(replies)
+            completed = False
+            for index, version in replies:
+                completed = self._step(self._groups[index], version) or completed
+            if not (busy or replies):
+                self._wait_for_what()
+                return worked
+            if completed or time.perf_counter() > end:
+                return True
+
+    def wait_descriptors(self) -> Iterable[int]:
+        """Credits, cuts and replies."""
+        return [*self._producer.wait_descriptors(), *self._inference.wait_descriptors()]
+
+    def drain(self) -> None:
+        """Give up open blocks that wait for no reply, and begin no more."""
+        self._draining = True
+        for group in self._groups:
+            if not group.waiting:
+                self._abandon(group, "shutdown")
+
+    def drained(self) -> bool:
+        """True when no ring group has an open block."""
+        return self._draining and all(group.credit is None for group in self._groups)
+
+    def finished(self) -> str | None:
+        """An actor never ends by itself."""
+        return None
+
+    def report(self) -> WorkerReport:
+        """Counters, episodes and shares of time."""
+        episodes, self._episodes = self._episodes, []
+        messages, self._messages = self._messages, []
+        self._counters["non_finite"] = self._guard.replaced
+        return WorkerReport(
+            worker=self._worker.name,
+            kind="actor",
+            incarnation=self._worker.incarnation,
+            seconds=self._time.seconds(),
+            counters=dict(self._counters),
+            edges={self._edge: EdgeCount(self._count.sent, self._count.received, dict(self._count.dropped))},
+            episodes=episodes,
+            messages=messages,
+        )
+
+    def close(self) -> None:
+        """Close streams, then environments."""
+        self._producer.close()
+        self._inference.close()
+        for group in self._groups:
+            group.close()
+
+    def abort(self) -> None:
+        """Close the streams at once; environments are left to the end of the process."""
+        self._producer.abort()
+        self._inference.abort()
+
+    def _ask(self) -> bool:
+        """Ask for a decision for every ring group that stands at a row with none under way."""
+        asked = False
+        for group in self._groups:
+            if group.waiting:
+                continue
+            credit = group.credit or self._begin(group)
+            if credit is None:
+                continue
+            views = group.views()
+            self._time.switch(Activity.INFERRING)
+            group.waiting = True
+            self._inference.request(credit, group.row, views.act_input, views.act_output)
+            self._deadline = time.monotonic() + self._inference_seconds
+            asked = True
+        return asked
+
+    def _begin(self, group: RingGroup) -> Credit | None:
+        """Begin a block if there is a credit for it."""
+        credit = self._producer.take_credit(group.identity.index)
+        if credit is None:
+            return None
+        if self._draining:
+            self._producer.give_back(credit, "shutdown")
+            return None
+        group.begin(credit, self._producer.block(credit))
+        self._inference.block_starts(credit)
+        return credit
+
+    def _replies(self) -> Sequence[tuple[int, int]]:
+        replies = self._inference.poll()
+        if not replies and any(group.waiting for group in self._groups) and time.monotonic() > self._deadline:
+            self._complain()
+        return replies
+
+    def _step(self, group: RingGroup, version: int) -> bool:
+        """One step of one ring group; True if that completed its block."""
+        self._time.switch(Activity.STEPPING)
+        group.waiting = False
+        self._episodes += group.step(version)
+        if self._draining:
+            self._abandon(group, "shutdown")
+            return True
+        fault = self._guard.take_fault()
+        if fault is not None:
+            self._messages.append(f"{fault}: the block is skipped")
+            self._abandon(group, "non_finite")
+            return True
+        cut = bool(self._producer.cuts()) and group.credit is not None and group.credit.grant in self._producer.cuts()
+        if not (group.full() or cut):
+            return False
+        if group.row < group.rows:
+            self._counters["blocks_cut" if cut else "blocks_early"] += 1
+        self._send(group)
+        return True
+
+    def _send(self, group: RingGroup) -> None:
+        header = group.finish()
+        self._producer.send(header)
+        frames = group.environment.spec.frames_per_step
+        self._counters["env_steps"] += header.valid_rows
+        self._counters["frames"] += header.valid_rows * frames
+        self._counters["blocks_produced"] += 1
+        self._counters["rows_produced"] += header.valid_rows
+        self._count.sent += 1
+
+    def _abandon(self, group: RingGroup, reason: str) -> None:
+        credit = group.credit
+        if credit is None:
+            return
+        rows = group.abandon()
+        self._producer.give_back(credit, reason)
+        returned = f"credits_returned/{reason}"
+        self._counters[returned] = self._counters.get(returned, 0) + 1
+        name = f"rows_abandoned/{reason}"
+        self._counters[name] = self._counters.get(name, 0) + rows
+
+    def _wait_for_what(self) -> None:
+        waiting = any(group.waiting for group in self._groups)
+        self._time.switch(Activity.WAITING_FOR_INFERENCE if waiting else Activity.WAITING_FOR_CREDIT)
+
+    def _complain(self) -> None:
+        names = [str(group.identity) for group in self._groups if group.waiting]
+        raise WaitTimeout(
+            f"no reply of a policy worker for {', '.join(names)}",
+            where=self._worker.name,
+            value=f"{self._inference_seconds} s",
+            expected="a reply in time",
+            hint="Look at the policy workers' logs; limits.inference_seconds is the bound.",
+        )
