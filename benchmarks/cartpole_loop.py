@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import time
 from collections import deque
 from dataclasses import dataclass, fields
+from itertools import pairwise
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
@@ -52,6 +54,7 @@ class Settings:
     env_steps: int = 500_000
     warm_up_updates: int = 5
     seed: int = 1
+    maths: str = "plain"
 
 
 def mlp(outputs: int, last_gain: float, hidden: int) -> nn.Sequential:
@@ -63,20 +66,74 @@ def mlp(outputs: int, last_gain: float, hidden: int) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-class NumpyView:
-    """A network computed by numpy on the memory of its torch parameters."""
+class PlainNetworks:
+    """Actor and critic as torch modules; acting is numpy on the memory of their parameters."""
 
-    def __init__(self, network: nn.Sequential) -> None:
-        self._layers = [(layer.weight.detach().numpy().T, layer.bias.detach().numpy()) for layer in network[::2]]
+    def __init__(self, settings: Settings) -> None:
+        self.actor, self.critic = mlp(2, 0.01, settings.hidden), mlp(1, 1.0, settings.hidden)
+        self._views = [
+            [(layer.weight.detach().numpy().T, layer.bias.detach().numpy()) for layer in network[::2]]
+            for network in (self.actor, self.critic)
+        ]
 
-    def __call__(self, x: Floats) -> Floats:
-        """``[N, 4]`` to ``[N, outputs]``."""
-        for weight, bias in self._layers[:-1]:
+    def logits(self, x: Floats) -> Floats:
+        """``[N, 4]`` to ``[N, 2]``."""
+        return self._forward(self._views[0], x)
+
+    def values(self, x: Floats) -> Floats:
+        """``[N, 4]`` to ``[N]``."""
+        return self._forward(self._views[1], x)[:, 0]
+
+    @staticmethod
+    def _forward(layers: list[tuple[Floats, Floats]], x: Floats) -> Floats:
+        for weight, bias in layers[:-1]:
             x = x @ weight
             x += bias
             np.tanh(x, out=x)
-        weight, bias = self._layers[-1]
+        weight, bias = layers[-1]
         return x @ weight + bias
+
+
+class FlatNetworks:
+    """The same two networks with all parameters in one vector: hidden weights stacked ``[2, in, out]``."""
+
+    def __init__(self, settings: Settings) -> None:
+        hidden = settings.hidden
+        self.shapes = (
+            *((2, 4, hidden), (2, 1, hidden), (2, hidden, hidden), (2, 1, hidden)),
+            *((hidden, 2), (2,), (hidden, 1), (1,)),
+        )
+        self.parameters = torch.zeros(sum(math.prod(shape) for shape in self.shapes))
+        self.views = self.split(self.parameters.numpy())
+        plain = [mlp(2, 0.01, hidden), mlp(1, 1.0, hidden)]
+        for k, network in enumerate(plain):
+            for index, layer in enumerate(network[::2]):
+                weight = layer.weight.detach().numpy().T
+                if index < 2:
+                    self.views[2 * index][k] = weight
+                else:
+                    self.views[4 + 2 * k][:] = weight
+
+    def split(self, flat: Floats) -> list[Floats]:
+        """Views of a vector in the parameters' shapes."""
+        views, offset = [], 0
+        for shape in self.shapes:
+            views.append(flat[offset : offset + math.prod(shape)].reshape(shape))
+            offset += math.prod(shape)
+        return views
+
+    def logits(self, x: Floats) -> Floats:
+        """``[N, 4]`` to ``[N, 2]``."""
+        w1, b1, w2, b2, w_actor, b_actor, _, _ = self.views
+        return np.tanh(np.tanh(x @ w1[0] + b1[0]) @ w2[0] + b2[0]) @ w_actor + b_actor
+
+    def values(self, x: Floats) -> Floats:
+        """``[N, 4]`` to ``[N]``."""
+        w1, b1, w2, b2, _, _, w_critic, b_critic = self.views
+        return (np.tanh(np.tanh(x @ w1[1] + b1[1]) @ w2[1] + b2[1]) @ w_critic + b_critic)[:, 0]
+
+
+Networks = PlainNetworks | FlatNetworks
 
 
 class Rows:
@@ -95,8 +152,8 @@ class Rows:
 class Collector:
     """Steps the environments and fills rows."""
 
-    def __init__(self, settings: Settings, actor: NumpyView, random: np.random.Generator) -> None:
-        self._settings, self._actor, self._random = settings, actor, random
+    def __init__(self, settings: Settings, networks: Networks, random: np.random.Generator) -> None:
+        self._networks, self._random = networks, random
         self._environment = gymnasium.make_vec(
             "CartPole-v1", settings.environments, vectorization_mode="vector_entry_point"
         )
@@ -111,7 +168,7 @@ class Collector:
         for t in range(len(rows.action)):
             rows.observation[t] = self._observation
             np.logical_not(self._ended, out=rows.valid[t])
-            logits = self._actor(self._observation)
+            logits = self._networks.logits(self._observation)
             # Two actions: the first has probability 1 / (1 + exp(l1 - l0)).
             action = rows.action[t]
             action[:] = uniform[t] * (1 + np.exp(logits[:, 1] - logits[:, 0])) >= 1
@@ -145,28 +202,31 @@ def advantages(rows: Rows, value: Floats, gamma: float, gae_lambda: float) -> Fl
 class Samples:
     """The valid rows of one update, side by side: N samples."""
 
-    observation: torch.Tensor
-    action: torch.Tensor
-    log_probability: torch.Tensor
-    advantage: torch.Tensor
-    target: torch.Tensor
+    observation: Floats
+    action: NDArray[np.int64]
+    log_probability: Floats
+    advantage: Floats
+    target: Floats
 
 
 class PlainLearner:
-    """Autograd, fused Adam, gradient norm clipping."""
+    """Ordinary torch: autograd, gradient norm clipping, fused Adam."""
 
-    def __init__(self, settings: Settings, actor: nn.Sequential, critic: nn.Sequential) -> None:
-        self._settings, self._actor, self._critic = settings, actor, critic
-        self._parameters = [*actor.parameters(), *critic.parameters()]
+    def __init__(self, settings: Settings, networks: PlainNetworks) -> None:
+        self._settings, self._actor, self._critic = settings, networks.actor, networks.critic
+        self._parameters = [*self._actor.parameters(), *self._critic.parameters()]
         self._optimizer = torch.optim.Adam(self._parameters, settings.learning_rate, eps=1e-5, fused=True)
 
-    def minibatch(self, observation, action, log_probability, advantage, target) -> None:
+    def minibatch(self, samples: Samples) -> None:
         """One gradient step."""
         settings = self._settings
+        observation, action = torch.from_numpy(samples.observation), torch.from_numpy(samples.action)
+        advantage, target = torch.from_numpy(samples.advantage), torch.from_numpy(samples.target)
         log_probabilities = torch.log_softmax(self._actor(observation), 1)
         value = self._critic(observation).squeeze(1)
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-        ratio = torch.exp(log_probabilities.gather(1, action).squeeze(1) - log_probability)
+        log_probability = log_probabilities.gather(1, action.unsqueeze(1)).squeeze(1)
+        ratio = torch.exp(log_probability - torch.from_numpy(samples.log_probability))
         clipped = ratio.clamp(1 - settings.clip, 1 + settings.clip)
         policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
         value_loss = 0.5 * (value - target).square().mean()
@@ -178,33 +238,114 @@ class PlainLearner:
         self._optimizer.step()
 
 
-def samples_of(rows: Rows, actor: NumpyView, critic: NumpyView, settings: Settings) -> Samples:
+class FastLearner:
+    """The same gradient step with the whole backward pass by hand in numpy, on flat buffers."""
+
+    def __init__(self, settings: Settings, networks: FlatNetworks) -> None:
+        self._settings, self._networks = settings, networks
+        self._gradient = torch.zeros_like(networks.parameters)
+        self._flat_gradient = self._gradient.numpy()
+        self._gradients = networks.split(self._flat_gradient)
+        networks.parameters.grad = self._gradient
+        self._optimizer = torch.optim.Adam([networks.parameters], settings.learning_rate, eps=1e-5, fused=True)
+
+    def minibatch(self, samples: Samples) -> None:
+        """One gradient step."""
+        count = len(samples.action)
+        w1, b1, w2, b2, w_actor, b_actor, w_critic, b_critic = self._networks.views
+        first = np.matmul(samples.observation, w1)
+        first += b1
+        np.tanh(first, out=first)
+        second = np.matmul(first, w2)
+        second += b2
+        np.tanh(second, out=second)
+        d_logits = self._policy_gradient(second[0] @ w_actor + b_actor, samples)
+        d_value = second[1] @ w_critic + b_critic
+        d_value -= samples.target[:, None]
+        d_value *= self._settings.value_coefficient / count
+
+        d_w1, d_b1, d_w2, d_b2, d_w_actor, d_b_actor, d_w_critic, d_b_critic = self._gradients
+        np.matmul(second[0].T, d_logits, out=d_w_actor)
+        np.matmul(second[1].T, d_value, out=d_w_critic)
+        ones = np.ones((1, count), np.float32)
+        d_b_actor[:] = (ones @ d_logits)[0]
+        d_b_critic[:] = (ones @ d_value)[0]
+        d_second = np.empty_like(second)
+        np.matmul(d_logits, w_actor.T, out=d_second[0])
+        np.multiply(d_value, w_critic.T, out=d_second[1])
+        _times_tanh_slope(d_second, second)
+        np.matmul(first.swapaxes(1, 2), d_second, out=d_w2)
+        np.matmul(ones, d_second, out=d_b2)
+        d_first = np.matmul(d_second, w2.swapaxes(1, 2))
+        _times_tanh_slope(d_first, first)
+        np.matmul(samples.observation.T, d_first, out=d_w1)
+        np.matmul(ones, d_first, out=d_b1)
+        self._clip_and_step()
+
+    def _policy_gradient(self, logits: Floats, samples: Samples) -> Floats:
+        """Gradient of policy loss and entropy bonus with respect to the logits, ``[N, 2]``."""
+        settings, count = self._settings, len(logits)
+        log_probabilities = logits - np.logaddexp(logits[:, :1], logits[:, 1:])
+        probabilities = np.exp(log_probabilities)
+        advantage = samples.advantage - samples.advantage.mean()
+        advantage /= advantage.std(ddof=1) + 1e-8
+        chosen = np.take(log_probabilities.reshape(-1), samples.action + np.arange(0, 2 * count, 2))
+        ratio = np.exp(chosen - samples.log_probability)
+        # The minimum picks the clipped term, which is constant, where the ratio has left the range on its good side.
+        clipped = np.where(advantage > 0, ratio > 1 + settings.clip, ratio < 1 - settings.clip)
+        d_chosen = np.where(clipped, np.float32(0), ratio * advantage) / np.float32(-count)
+        entropy = -(probabilities * log_probabilities).sum(1, keepdims=True)
+        gradient = probabilities * (log_probabilities + entropy)
+        gradient *= settings.entropy_coefficient / count
+        gradient -= probabilities * d_chosen[:, None]
+        gradient.reshape(-1)[samples.action + np.arange(0, 2 * count, 2)] += d_chosen
+        return gradient
+
+    def _clip_and_step(self) -> None:
+        norm = math.sqrt(self._flat_gradient @ self._flat_gradient)
+        self._flat_gradient *= min(1.0, self._settings.max_gradient_norm / (norm + 1e-6))
+        self._optimizer.step()
+
+
+def _times_tanh_slope(delta: Floats, features: Floats) -> None:
+    """``delta`` times the derivative of tanh, which follows from its result; ``features`` are overwritten."""
+    np.multiply(features, features, out=features)
+    np.subtract(1, features, out=features)
+    delta *= features
+
+
+Learner = PlainLearner | FastLearner
+
+
+def samples_of(rows: Rows, networks: Networks, settings: Settings) -> Samples:
     """Targets and log-probabilities for all valid rows, computed in one batch with the weights that acted."""
     steps, count = rows.action.shape
     flat = rows.observation.reshape(-1, 4)
-    value = critic(flat).reshape(steps + 1, count)
-    logits = actor(flat[: steps * count])
+    value = networks.values(flat).reshape(steps + 1, count)
+    logits = networks.logits(flat[: steps * count])
     advantage = advantages(rows, value, settings.gamma, settings.gae_lambda)
     chosen = np.take_along_axis(logits, rows.action.reshape(-1, 1), 1)[:, 0]
     log_probability = chosen - np.logaddexp(logits[:, 0], logits[:, 1])
     keep = np.flatnonzero(rows.valid)
     return Samples(
-        observation=torch.from_numpy(flat[keep]),
-        action=torch.from_numpy(rows.action.reshape(-1)[keep]).unsqueeze(1),
-        log_probability=torch.from_numpy(log_probability[keep]),
-        advantage=torch.from_numpy(advantage.reshape(-1)[keep]),
-        target=torch.from_numpy((advantage + value[:-1]).reshape(-1)[keep]),
+        observation=flat[keep],
+        action=rows.action.reshape(-1)[keep],
+        log_probability=log_probability[keep],
+        advantage=advantage.reshape(-1)[keep],
+        target=(advantage + value[:-1]).reshape(-1)[keep],
     )
 
 
-def train(samples: Samples, learner: PlainLearner, settings: Settings, random: np.random.Generator) -> None:
-    """Some epochs over all samples in a new order each."""
-    count = len(samples.advantage)
+def train(samples: Samples, learner: Learner, settings: Settings, random: np.random.Generator) -> None:
+    """Some epochs over all samples in a new order each, in as few and as equal minibatches as the size allows."""
+    count = len(samples.action)
+    parts = -(-count // settings.minibatch)
+    edges = [count * part // parts for part in range(parts + 1)]
     for _ in range(settings.epochs):
-        order = torch.from_numpy(random.permutation(count))
+        order = random.permutation(count)
         shuffled = [getattr(samples, field.name)[order] for field in fields(Samples)]
-        for start in range(0, count, settings.minibatch):
-            learner.minibatch(*(array[start : start + settings.minibatch] for array in shuffled))
+        for start, stop in pairwise(edges):
+            learner.minibatch(Samples(*(array[start:stop] for array in shuffled)))
 
 
 def run(settings: Settings) -> dict[str, float | int]:
@@ -212,16 +353,21 @@ def run(settings: Settings) -> dict[str, float | int]:
     torch.set_num_threads(1)
     torch.manual_seed(settings.seed)
     random = np.random.default_rng(settings.seed)
-    actor_network, critic_network = mlp(2, 0.01, settings.hidden), mlp(1, 1.0, settings.hidden)
-    actor, critic = NumpyView(actor_network), NumpyView(critic_network)
-    collector = Collector(settings, actor, random)
-    learner = PlainLearner(settings, actor_network, critic_network)
+    networks: Networks
+    learner: Learner
+    if settings.maths == "fast":
+        networks = FlatNetworks(settings)
+        learner = FastLearner(settings, networks)
+    else:
+        networks = PlainNetworks(settings)
+        learner = PlainLearner(settings, networks)
+    collector = Collector(settings, networks, random)
     rows = Rows(settings)
     env_steps = updates = warm_env_steps = 0
     began = warm = time.perf_counter()
     while env_steps < settings.env_steps:
         collector.collect(rows)
-        train(samples_of(rows, actor, critic, settings), learner, settings, random)
+        train(samples_of(rows, networks, settings), learner, settings, random)
         env_steps += int(rows.valid.sum())
         updates += 1
         if updates == settings.warm_up_updates:
@@ -240,8 +386,9 @@ def main() -> None:
     """Parse the options, run, print JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for field in fields(Settings):
-        kind = type(field.default)
-        parser.add_argument(f"--{field.name.replace('_', '-')}", type=kind, default=field.default)
+        choices = ("plain", "fast") if field.name == "maths" else None
+        flag = f"--{field.name.replace('_', '-')}"
+        parser.add_argument(flag, type=type(field.default), default=field.default, choices=choices)
     print(json.dumps(run(Settings(**vars(parser.parse_args())))))
 
 
