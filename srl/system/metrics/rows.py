@@ -1,0 +1,78 @@
+"""Rows per worker group and per stream, from what the workers report and what the experiment declares."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from srl.api.experiment import ActorGroup, Experiment, PolicyGroup, SampleStream, TrainerGroup
+from srl.system.metrics.ledger import WorkerLedger, sum_edges
+from srl.system.metrics.snapshot import EdgeRow, GroupRow, WorkerRow
+from srl.system.metrics.time_shares import busy, mean_shares
+from srl.system.report import Activity, EdgeCount
+
+
+def group_rows(
+    experiment: Experiment, ledgers: Iterable[WorkerLedger], rows: Sequence[WorkerRow]
+) -> tuple[GroupRow, ...]:
+    """One row per worker group, in the order of the experiment."""
+    members: dict[str, list[WorkerRow]] = {name: [] for name in experiment.workers}
+    for ledger, row in zip(ledgers, rows, strict=True):
+        members[ledger.worker.group].append(row)
+    result = []
+    for name, group in experiment.workers.items():
+        mean = mean_shares(row.shares for row in members[name])
+        states = Counter(row.state for row in members[name])
+        result.append(GroupRow(name, group.kind, dict(states), mean, busy(mean)))
+    return tuple(result)
+
+
+def edge_rows(
+    experiment: Experiment, edges: Iterable[Mapping[str, EdgeCount]], groups: Sequence[GroupRow]
+) -> tuple[EdgeRow, ...]:
+    """One row per stream, in the order of the experiment."""
+    counts = sum_edges(edges)
+    shares = {group.name: group.shares for group in groups}
+    result = []
+    for name, stream in experiment.streams.items():
+        count = counts.get(name, EdgeCount())
+        producers, consumers = _ends(experiment, name)
+        waiting = Activity.WAITING_FOR_CREDIT if stream.kind == "sample" else Activity.WAITING_FOR_INFERENCE
+        result.append(
+            EdgeRow(
+                name=name,
+                kind=stream.kind,
+                sent=count.sent,
+                received=count.received,
+                in_flight=max(0, count.sent - count.received - sum(count.dropped.values())),
+                dropped=dict(count.dropped),
+                producers_wait=_mean_share(shares, producers, waiting),
+                consumers_wait=_mean_share(shares, consumers, Activity.IDLE),
+            )
+        )
+    return tuple(result)
+
+
+def lag_bound(experiment: Experiment) -> int | None:
+    """The smallest bound that a sample stream of the resolved experiment declares; ``None`` = no bound."""
+    bounds = [stream.max_policy_lag for stream in experiment.streams.values() if isinstance(stream, SampleStream)]
+    return min((bound for bound in bounds if isinstance(bound, int)), default=None)
+
+
+def _ends(experiment: Experiment, stream: str) -> tuple[list[str], list[str]]:
+    """Names of the groups at a stream's two ends."""
+    producers, consumers = [], []
+    for name, group in experiment.workers.items():
+        if isinstance(group, ActorGroup):
+            if any(stream in (agents.samples, agents.inference) for agents in group.agents):
+                producers.append(name)
+        elif (isinstance(group, TrainerGroup) and group.samples == stream) or (
+            isinstance(group, PolicyGroup) and group.serves == stream
+        ):
+            consumers.append(name)
+    return producers, consumers
+
+
+def _mean_share(shares: Mapping[str, Mapping[str, float]], groups: Sequence[str], activity: Activity) -> float:
+    present = [shares[name].get(activity, 0.0) for name in groups if shares.get(name)]
+    return sum(present) / len(present) if present else 0.0

@@ -1,0 +1,141 @@
+"""The content of ``summary.json``."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import srl
+from srl.system.metrics.json_values import json_safe
+from srl.system.metrics.snapshot import EvaluationResult
+from srl.system.worker import WorkerId
+
+if TYPE_CHECKING:
+    from srl.system.metrics.monitor import TrialMonitor
+
+Counters = Sequence[tuple[WorkerId, Mapping[str, int]]]
+
+
+def build_summary(
+    *,
+    monitor: TrialMonitor,
+    counters: Counters,
+    worker_shares: Mapping[str, Mapping[str, float]],
+    incarnations: Mapping[str, int],
+    episode_count: int,
+    entries: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Put the summary together; valid as JSON.
+
+    Args:
+        monitor: Totals.
+        counters: Counters of every worker over all its incarnations.
+        worker_shares: Shares of the whole training time, by worker.
+        incarnations: Newest incarnation, by worker.
+        episode_count: Finished training episodes.
+        entries: What only the caller knows: exit reason, seconds, digest, command.
+    """
+    trainer = _total(counters, "trainer")
+    seconds = monitor.training_seconds
+    lag_rows = trainer.get("policy_lag_rows", 0)
+    evaluations = monitor.evaluations
+    summary = {
+        "experiment": monitor.experiment.name,
+        "exit_reason": entries["exit_reason"],
+        "seed": monitor.experiment.seed,
+        "env_steps": monitor.env_steps,
+        "frames": monitor.frames,
+        "wall_seconds": entries["wall_seconds"],
+        "start_up_seconds": entries["start_up_seconds"],
+        "training_seconds": seconds,
+        "env_steps_per_second": monitor.env_steps / seconds if seconds > 0 else None,
+        "frames_per_second": monitor.frames / seconds if seconds > 0 else None,
+        "updates": monitor.updates,
+        "gradient_steps": _largest(counters, "gradient_steps"),
+        "policy_version": monitor.policy_version,
+        "policy_lag": {
+            "mean": trainer.get("policy_lag_sum", 0) / lag_rows if lag_rows else None,
+            "max": _largest(counters, "policy_lag_max") if lag_rows else None,
+        },
+        "blocks": _account(counters, "blocks"),
+        "rows": _account(counters, "rows"),
+        "episodes": {"count": episode_count, "return_mean_last_100": monitor.episode_return},
+        "evaluation": _evaluation(evaluations[-1]) if evaluations else None,
+        "best_evaluation": _evaluation(max(evaluations, key=lambda one: one.mean)) if evaluations else None,
+        "evaluations": len(evaluations),
+        "workers": {
+            name: {"incarnations": incarnations[name] + 1, "shares": {k: round(v, 4) for k, v in shares.items()}}
+            for name, shares in worker_shares.items()
+        },
+        **entries,
+        "versions": versions(),
+    }
+    return dict(json_safe(summary))
+
+
+def versions() -> dict[str, str | None]:
+    """Versions of SRL, of what decides results, and of the platform; ``None`` where a package is not installed."""
+    result: dict[str, str | None] = {
+        "srl": srl.__version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+    }
+    for package in ("torch", "gymnasium"):
+        try:
+            result[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            result[package] = None
+    result["platform"] = platform.platform()
+    return result
+
+
+def _evaluation(result: EvaluationResult) -> dict[str, Any]:
+    return {
+        "mean_return": result.mean,
+        "std": result.std,
+        "min": min(result.returns),
+        "max": max(result.returns),
+        "mean_length": sum(result.lengths) / len(result.lengths),
+        "episodes": len(result.returns),
+        "policy": result.policy,
+        "policy_version": result.policy_version,
+        "env_steps": result.env_steps,
+    }
+
+
+def _total(counters: Counters, kind: str | None = None) -> dict[str, int]:
+    result: dict[str, int] = {}
+    for worker, values in counters:
+        if kind is None or worker.kind == kind:
+            for name, value in values.items():
+                result[name] = result.get(name, 0) + value
+    return result
+
+
+def _largest(counters: Counters, name: str) -> int:
+    return max((values.get(name, 0) for worker, values in counters if worker.kind == "trainer"), default=0)
+
+
+def _account(counters: Counters, unit: str) -> dict[str, Any]:
+    """``produced = trained + in_flight + dropped + unaccounted``; the last is 0 where nothing was lost from sight.
+
+    Where the trainer reports what it holds, a block that is with neither end is still on its way only while the trial
+    runs; in the last reports it is ``unaccounted``.
+    """
+    total = _total(counters)
+    prefix = f"{unit}_dropped/"
+    dropped = {name.removeprefix(prefix): value for name, value in total.items() if name.startswith(prefix)}
+    produced, trained = total.get(f"{unit}_produced", 0), total.get(f"{unit}_trained", 0)
+    rest = produced - trained - sum(dropped.values())
+    in_flight = total.get(f"{unit}_in_flight", rest)
+    return {
+        "produced": produced,
+        "trained": trained,
+        "in_flight": in_flight,
+        "dropped": dropped,
+        "unaccounted": rest - in_flight,
+    }
