@@ -1,0 +1,1 @@
+"""Networks of the built-in algorithms: options (without torch), torch modules, and an MLP in numpy."""

@@ -1,0 +1,38 @@
+"""PPO as a plugin; imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from srl.algorithms.ppo.config import PPOConfig
+from srl.algorithms.ppo.recipe import ppo_recipe
+from srl.algorithms.ppo.spec import ppo_policy_spec
+from srl.api.algorithm import AlgorithmPlugin, DataRequirements
+from srl.api.environment import EnvironmentSpec
+from srl.api.policy import PolicySpec
+
+
+class PPO(AlgorithmPlugin):
+    """Proximal policy optimisation: on-policy, discrete actions, MLP or CNN."""
+
+    name = "ppo"
+    config = PPOConfig
+    implementation = "srl.algorithms.ppo.trainer:PPOAlgorithm"
+
+    @classmethod
+    def requirements(cls, config: PPOConfig) -> DataRequirements:
+        """Fragments of ``rows`` rows, on-policy, at most one version of lag."""
+        return DataRequirements(rows=config.rows)
+
+    @classmethod
+    def policy_spec(
+        cls, name: str, config: PPOConfig, network: Mapping[str, Any], environment: EnvironmentSpec
+    ) -> PolicySpec:
+        """Resolve the policy for an environment."""
+        return ppo_policy_spec(name, config, network, environment)
+
+    @classmethod
+    def recipe(cls, environment: Mapping[str, Any], cores: int) -> dict[str, Any]:
+        """A default experiment."""
+        return ppo_recipe(environment, cores)

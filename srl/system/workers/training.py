@@ -1,0 +1,196 @@
+"""What a trainer worker offers an algorithm, for one rank: the module, optimizers, gradient steps, saved state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from math import isfinite
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from srl.api.errors import NonFiniteError, UsageError
+from srl.api.importing import import_target
+from srl.api.policy import PolicySpec
+from srl.system.parameters import ParameterLayout
+from srl.system.seeding import generator, module_seed
+from srl.system.workers.flat import ArrayShapes, FlatAdam, FlatModule
+
+
+def build_module(spec: PolicySpec, seed: int) -> torch.nn.Module:
+    """The policy's torch module, initialised from the experiment's seed alone; global random state is left as it was.
+
+    Raises:
+        PluginError: The module cannot be imported.
+        UsageError: What was named is no torch module.
+    """
+    factory = import_target(spec.module, f"policies.{spec.name}")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(module_seed(seed, spec.name))
+        module = factory(spec)
+    if not isinstance(module, torch.nn.Module):
+        raise UsageError("a policy's module is not a torch.nn.Module", where=spec.module, value=type(module).__name__)
+    return module
+
+
+class Training:
+    """The :class:`srl.api.algorithm.TrainerContext` of one trainer rank.
+
+    Args:
+        spec: The policy to train.
+        seed: The experiment's seed.
+        device: torch device name.
+        rank: Number of this rank, for its randomness.
+        extra: Further arrays to publish with the weights: name to (shape, dtype name); see :meth:`set_extra`.
+
+    Attributes:
+        policy: The module under training; its parameters are views of one flat buffer.
+        spec: The policy.
+        device: Where it is.
+        version: Completed updates; kept by the trainer worker.
+        progress: Share of the budget used, 0 to 1; kept by the trainer worker.
+        generator: Randomness of this rank.
+        gradient_steps: Steps made.
+        layout: Layout of :meth:`flat_weights`.
+    """
+
+    def __init__(
+        self, spec: PolicySpec, *, seed: int, device: str = "cpu", rank: int = 0, extra: ArrayShapes | None = None
+    ) -> None:
+        self.spec = spec
+        self.device = torch.device(device)
+        self.policy = build_module(spec, seed).to(self.device)
+        self.version = 0
+        self.progress = 0.0
+        self.gradient_steps = 0
+        self.generator = generator(seed, f"trainer/{spec.name}", rank)
+        self._flat = FlatModule(self.policy, extra or {})
+        self._optimizers: list[FlatAdam] = []
+
+    @property
+    def layout(self) -> ParameterLayout:
+        """Layout of :meth:`flat_weights`."""
+        return self._flat.layout
+
+    def optimizer(self, *, learning_rate: float, epsilon: float, max_gradient_norm: float | None) -> FlatAdam:
+        """Adam over all parameters of ``policy``."""
+        optimizer = FlatAdam(
+            self._flat, learning_rate=learning_rate, epsilon=epsilon, max_gradient_norm=max_gradient_norm
+        )
+        self._optimizers.append(optimizer)
+        return optimizer
+
+    def step(
+        self,
+        optimizer: FlatAdam,
+        *,
+        valid_count: int,
+        loss_sum: torch.Tensor | None = None,
+        outputs: Sequence[torch.Tensor] = (),
+        gradients: Sequence[torch.Tensor] = (),
+    ) -> float:
+        """One gradient step; see :meth:`srl.api.algorithm.TrainerContext.step`.
+
+        With no valid row anywhere nothing happens, and the norm is 0.
+        """
+        total = int(self.reduce(valid_count))
+        if total == 0:
+            return 0.0
+        self._flat.gradients.zero_()
+        self._backward(loss_sum, outputs, gradients)
+        norm = float(torch.linalg.vector_norm(self._flat.gradients)) / total
+        if not isfinite(norm):
+            raise self._non_finite("gradient norm", norm)
+        bound = optimizer.max_gradient_norm
+        clip = bound / norm if bound is not None and norm > bound else 1.0
+        self._flat.gradients.mul_(clip / total)
+        optimizer.apply()
+        self.gradient_steps += 1
+        return norm
+
+    def reduce(self, value: float, op: Literal["sum", "max", "min"] = "sum") -> float:
+        """A number combined over all ranks: with one rank, itself."""
+        return float(value)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Around one ``update``: if it raises :class:`NonFiniteError`, weights, optimizers and counters are as before.
+
+        Weights that became infinite without any loss or gradient doing so raise too.
+        """
+        weights = self._flat.weights.clone()
+        state = self.state()
+        try:
+            yield
+            if not isfinite(float(self._flat.weights.sum())):
+                raise self._non_finite("weight", float("nan"))
+        except NonFiniteError:
+            self._flat.weights.copy_(weights)
+            self.load_state(state)
+            raise
+
+    def flat_weights(self) -> NDArray[np.uint8]:
+        """All parameters, buffers and extra arrays as ``uint8[layout.size_bytes]``; copy it to keep it."""
+        return self._flat.bytes()
+
+    def set_extra(self, name: str, value: Any) -> None:
+        """Set an extra array that is published with the weights."""
+        self._flat.set_extra(name, value)
+
+    def load_weights(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take over weights by name (a checkpoint).
+
+        Raises:
+            UsageError: They do not fit the policy.
+        """
+        self._flat.load(arrays)
+
+    def state(self) -> dict[str, Any]:
+        """Everything beside the weights that a resume needs: arrays, numbers, nested dicts of them."""
+        return {
+            "version": self.version,
+            "gradient_steps": self.gradient_steps,
+            "generator": self.generator.bit_generator.state,
+            "optimizers": {str(index): optimizer.state() for index, optimizer in enumerate(self._optimizers)},
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """The inverse of :meth:`state`; called after the algorithm made its optimizers.
+
+        Raises:
+            UsageError: Another number of optimizers was saved.
+        """
+        saved = state["optimizers"]
+        if len(saved) != len(self._optimizers):
+            raise UsageError(
+                "the saved state is of another algorithm",
+                where="optimizers",
+                value=len(saved),
+                expected=f"{len(self._optimizers)} optimizers",
+            )
+        self.version = int(state["version"])
+        self.gradient_steps = int(state["gradient_steps"])
+        self.generator.bit_generator.state = state["generator"]
+        for index, optimizer in enumerate(self._optimizers):
+            optimizer.load_state(saved[str(index)])
+
+    def _backward(
+        self, loss_sum: torch.Tensor | None, outputs: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
+    ) -> None:
+        if loss_sum is None:
+            torch.autograd.backward(tuple(outputs), tuple(gradients))
+            return
+        value = float(loss_sum.detach())
+        if not isfinite(value):
+            raise self._non_finite("loss", value)
+        loss_sum.backward()  # type: ignore[no-untyped-call]
+
+    def _non_finite(self, what: str, value: float) -> NonFiniteError:
+        return NonFiniteError(
+            f"a {what} is not finite",
+            where=f"policy {self.spec.name}, version {self.version}, gradient step {self.gradient_steps}",
+            value=value,
+            hint="The step is not made. Lower the learning rate, or look for extreme observations and rewards.",
+        )
