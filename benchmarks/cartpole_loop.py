@@ -44,7 +44,7 @@ class Settings:
     minibatch: int = 512
     epochs: int = 4
     hidden: int = 64
-    learning_rate: float = 1e-3
+    learning_rate: float = 2.5e-4
     gamma: float = 0.99
     gae_lambda: float = 0.95
     clip: float = 0.2
@@ -224,7 +224,7 @@ class PlainLearner:
         advantage, target = torch.from_numpy(samples.advantage), torch.from_numpy(samples.target)
         log_probabilities = torch.log_softmax(self._actor(observation), 1)
         value = self._critic(observation).squeeze(1)
-        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
         log_probability = log_probabilities.gather(1, action.unsqueeze(1)).squeeze(1)
         ratio = torch.exp(log_probability - torch.from_numpy(samples.log_probability))
         clipped = ratio.clamp(1 - settings.clip, 1 + settings.clip)
@@ -288,7 +288,7 @@ class FastLearner:
         log_probabilities = logits - np.logaddexp(logits[:, :1], logits[:, 1:])
         probabilities = np.exp(log_probabilities)
         advantage = samples.advantage - samples.advantage.mean()
-        advantage /= advantage.std(ddof=1) + 1e-8
+        advantage /= advantage.std() + 1e-8
         chosen = np.take(log_probabilities.reshape(-1), samples.action + np.arange(0, 2 * count, 2))
         ratio = np.exp(chosen - samples.log_probability)
         # The minimum picks the clipped term, which is constant, where the ratio has left the range on its good side.

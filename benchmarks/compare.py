@@ -31,10 +31,9 @@ PEERS = PROJECT / "build" / "peers"
 
 PYTHON = sys.executable
 SRL_RUN = str(Path(sys.executable).parent / "srl-run")
-SRL_OPTIONS = (
-    *("stop.env_steps={env_steps}", "stop.evaluation_return=null"),
-    *("--seed", "{seed}", "--screen", "off", "--trial-dir", "{directory}"),
-)
+SRL_OPTIONS = ("stop.env_steps={env_steps}", "--seed", "{seed}", "--screen", "off", "--trial-dir", "{directory}")
+INLINE = str(HERE / "experiments" / "cartpole_inline.yaml")
+REMOTE = str(HERE / "experiments" / "cartpole_remote.yaml")
 LOOP = (PYTHON, str(HERE / "cartpole_loop.py"), "--env-steps", "{env_steps}", "--seed", "{seed}")
 PACKAGES = ("srl-dataflow", "torch", "numpy", "gymnasium", "pyzmq")
 
@@ -55,10 +54,10 @@ class System:
 SYSTEMS = {
     "loop": System(LOOP),
     "loop_fast": System((*LOOP, "--maths", "fast")),
-    "fused": System((SRL_RUN, "cartpole_ppo", "placement=fused", *SRL_OPTIONS)),
-    "processes": System((SRL_RUN, "cartpole_ppo", "placement=processes", *SRL_OPTIONS)),
-    "processes_tcp": System((SRL_RUN, "cartpole_ppo", "placement=processes", "transport=tcp", *SRL_OPTIONS)),
-    "remote": System((SRL_RUN, str(HERE / "cartpole_remote.yaml"), *SRL_OPTIONS)),
+    "fused": System((SRL_RUN, INLINE, "placement=fused", *SRL_OPTIONS)),
+    "processes": System((SRL_RUN, INLINE, "placement=processes", *SRL_OPTIONS)),
+    "processes_tcp": System((SRL_RUN, INLINE, "placement=processes", "transport=tcp", *SRL_OPTIONS)),
+    "remote": System((SRL_RUN, REMOTE, "placement=processes", *SRL_OPTIONS)),
     "sb3": System(
         ("{python}", str(HERE / "peers" / "sb3_cartpole.py"), "--env-steps", "{env_steps}", "--seed", "{seed}"),
         peer="sb3",

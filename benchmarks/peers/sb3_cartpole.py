@@ -54,7 +54,7 @@ def main() -> None:
         n_steps=options.rows,
         batch_size=options.minibatch,
         n_epochs=options.epochs,
-        learning_rate=1e-3,
+        learning_rate=2.5e-4,
         ent_coef=0.01,
         seed=options.seed,
         device="cpu",
