@@ -152,6 +152,14 @@ class AlgorithmPlugin(ABC):
     implementation: ClassVar[str]
 
     @classmethod
+    def unread(cls, config: Any) -> Sequence[str]:
+        """Options that these other options make meaningless (set, but never read); named in one warning.
+
+        Options with their default value are left out by the caller.
+        """
+        return ()
+
+    @classmethod
     @abstractmethod
     def requirements(cls, config: Any) -> DataRequirements:
         """What this algorithm asks of the data path."""

@@ -1,1 +1,1 @@
-"""Bundled experiment files, runnable by name."""
+"""Experiment files that come with SRL, runnable by name: ``srl-run list`` shows them."""

@@ -1,0 +1,110 @@
+"""Options of plugins, checked in the same pass as the experiment that holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from srl.api.algorithm import AlgorithmPlugin
+from srl.api.environment import EnvironmentFactory
+from srl.api.errors import SRLError
+from srl.api.keys import KeyTree
+from srl.api.plain import code_names
+from srl.api.problems import problems_of, with_line
+from srl.api.registry import BUILT_IN, REGISTRY, Kind, Registry
+from srl.api.yaml_text import KeyPath
+
+
+class OptionsCheck:
+    """Finds and checks the plugins that an experiment names.
+
+    Args:
+        allow_plugins: False admits built-in names only.
+        registry: Where names are looked up.
+    """
+
+    def __init__(self, allow_plugins: bool = True, registry: Registry = REGISTRY) -> None:
+        self._allow_plugins = allow_plugins
+        self._registry = registry
+
+    def plugin(self, name: str) -> type[AlgorithmPlugin]:
+        """The algorithm plugin of a name that passed :meth:`problems`."""
+        plugin: type[AlgorithmPlugin] = self._registry.resolve("algorithm", name)
+        return plugin
+
+    def model(self, path: KeyPath, value: Mapping[str, Any]) -> type[BaseModel] | None:
+        """The options model of the plugin mapping at a path, ``None`` if it has none or its type is wrong."""
+        name = value.get("type")
+        if path == ("environment",) or not isinstance(name, str) or self._forbidden("algorithm", name):
+            return None
+        try:
+            return self.plugin(name).config
+        except SRLError:
+            return None  # said by problems()
+
+    def problems(self, raw: Mapping[str, Any], tree: KeyTree, lines: Mapping[KeyPath, int]) -> list[SRLError]:
+        """Everything wrong with the options of the environment and of all algorithms.
+
+        Args:
+            raw: The experiment as written; parts of the wrong form are passed over, the typed model names them.
+            tree: Its places.
+            lines: Line numbers by key path.
+        """
+        found = [*self._environment(raw.get("environment"))]
+        policies = raw.get("policies")
+        for name, policy in policies.items() if isinstance(policies, Mapping) else ():
+            algorithm = policy.get("algorithm") if isinstance(policy, Mapping) else None
+            found += self._algorithm(("policies", str(name), "algorithm"), algorithm, tree, lines)
+        return [_with_line(problem, lines) for problem in found]
+
+    def _environment(self, value: Any) -> Iterator[SRLError]:
+        if not isinstance(value, Mapping) or not isinstance(value.get("type"), str):
+            return
+        if not self._allow_plugins:
+            options = {key: entry for key, entry in value.items() if key != "type"}
+            for path, text in code_names(options, "environment"):
+                yield SRLError("--no-plugins forbids what names code to import", where=path, value=text)
+        plugin = yield from self._resolve("environment", value["type"], "environment.type")
+        if plugin is not None:
+            factory: type[EnvironmentFactory] = plugin
+            for problem in factory.check({key: entry for key, entry in value.items() if key != "type"}):
+                problem.where = f"environment.{problem.where}" if problem.where else "environment"
+                yield problem
+
+    def _algorithm(self, path: KeyPath, value: Any, tree: KeyTree, lines: Mapping[KeyPath, int]) -> Iterator[SRLError]:
+        if not isinstance(value, Mapping) or not isinstance(value.get("type"), str):
+            return
+        plugin = yield from self._resolve("algorithm", value["type"], ".".join((*path, "type")))
+        if plugin is None:
+            return
+        options = {key: entry for key, entry in value.items() if key != "type"}
+        try:
+            plugin.config.model_validate(options)
+        except ValidationError as error:
+            yield from problems_of(error, options, tree=tree, lines=lines, prefix=path)
+
+    def _resolve(self, kind: Kind, name: str, where: str) -> Any:
+        if self._forbidden(kind, name):
+            yield SRLError(
+                "--no-plugins admits built-in plugins only",
+                where=where,
+                value=name,
+                expected=" or ".join(sorted(BUILT_IN[kind])),
+            )
+            return None
+        try:
+            return self._registry.resolve(kind, name, where)
+        except SRLError as error:
+            yield error
+            return None
+
+    def _forbidden(self, kind: Kind, name: str) -> bool:
+        return not self._allow_plugins and name not in BUILT_IN[kind]
+
+
+def _with_line(problem: SRLError, lines: Mapping[KeyPath, int]) -> SRLError:
+    if "(line " not in problem.what and "(override)" not in problem.what:
+        problem.what = with_line(problem.what, tuple(problem.where.split(".")), lines)
+    return problem
