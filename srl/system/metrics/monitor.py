@@ -81,16 +81,17 @@ class TrialMonitor:
         """Take one report.
 
         Returns:
-            False if it was refused: of a worker that was not declared, or of a superseded incarnation.
+            False if it was refused: of a worker that was not declared, or of a superseded incarnation. Its messages
+            are kept all the same.
         """
         now = self._clock()
         ledger = self._ledgers.get(report.worker)
         env_steps_before = self.env_steps
+        for text in report.messages:
+            self.warn(report.worker, text)
         if ledger is None or not ledger.add(report, now):
             self.warn(report.worker, f"report of incarnation {report.incarnation} refused")
             return False
-        for text in report.messages:
-            self.warn(report.worker, text)
         self._episodes.extend(report.episodes)
         self._episode_count += len(report.episodes)
         self._add_evaluations(ledger, report)
