@@ -11,6 +11,7 @@ VENV ?= .venv
 ARGS ?=
 
 BIN := $(VENV)/bin
+comma := ,
 CHECKED := srl tests benchmarks
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-input $(if $(CI),-qq) --constraint constraints.txt
 
@@ -58,16 +59,20 @@ clean:
 
 # The set-up: once, and again whenever the dependencies change. setuptools comes first and pinned, because the
 # package is built without an isolated environment (which would take any version of it).
-$(VENV)/.installed: $(BIN)/python pyproject.toml constraints.txt
+define install
 	@echo "Installing SRL into $(VENV) (the first time this downloads several hundred megabytes)"
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	$(INSTALL) setuptools
-	$(INSTALL) --no-build-isolation --editable '.[screen,atari]'
+	@$(INSTALL) setuptools
+	@$(INSTALL) --no-build-isolation --editable '.[$(1)]'
+endef
+
+$(VENV)/.installed: $(BIN)/python pyproject.toml constraints.txt
+	$(call install,screen$(comma)atari)
 	@touch $@
 
-$(VENV)/.installed-dev: $(VENV)/.installed
-	$(INSTALL) --no-build-isolation --editable '.[screen,atari,dev]'
-	@touch $@
+$(VENV)/.installed-dev: $(BIN)/python pyproject.toml constraints.txt
+	$(call install,screen$(comma)atari$(comma)dev)
+	@touch $(VENV)/.installed $@
 
 # No prerequisites: an existing environment is kept; the two stamps above tell whether it is up to date.
 $(BIN)/python:
