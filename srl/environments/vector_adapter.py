@@ -164,10 +164,9 @@ class VectorAdapter(VectorEnvironment):
 
     def _write_vectors(self, reward: Any, terminated: Any, truncated: Any, out: StepOutput) -> None:
         shape = (self.count,)
-        if np.shape(reward) != shape or np.shape(terminated) != shape or np.shape(truncated) != shape:
-            for field, value in (("reward", reward), ("terminated", terminated), ("truncated", truncated)):
-                if np.shape(value) != shape:
-                    raise self._misfit(field, value, shape, getattr(out, field).dtype)
+        for field, value in (("reward", reward), ("terminated", terminated), ("truncated", truncated)):
+            if type(value) is not np.ndarray or value.shape != shape:
+                raise self._misfit(field, value, shape, getattr(out, field).dtype)
         out.reward[...] = reward
         out.terminated[...] = terminated
         out.truncated[...] = truncated
