@@ -64,9 +64,7 @@ def transitions(blocks) -> list[list[tuple[float, float]]]:
             for position, row in enumerate(valid):
                 final = block["final_row"][row, column]
                 following = valid[position + 1] if position + 1 < len(valid) else len(block["valid"])
-                successor = (
-                    block["final_observation"][final] if final >= 0 else block["observation"][following, column]
-                )
+                successor = block["final_observation"][final] if final >= 0 else block["observation"][following, column]
                 result[column].append((float(block["observation"][row, column, 0]), float(successor[0])))
     return result
 
