@@ -298,6 +298,8 @@ class TrialMachine:
             # The goal was reached, then something came in between: from here on the stop is a prompt one.
             self._stop.reason, self._stop.exit_code = event.reason, event.exit_code
             self._stop.is_orderly, self._stop.since = False, self._now
+            for record in self._living(lambda r: r.id.kind == "evaluator" and not r.is_killed):
+                record.drain_sent = False  # It drains by a last evaluation, for which there is no time any more.
             self._out.append(Note(f"stopping: {event.reason}"))
 
     def _abort(self, event: AbortRequested) -> None:
@@ -318,18 +320,21 @@ class TrialMachine:
         step = min(record.drain_step for record in living)
         if step > stop.step:
             stop.step, stop.step_since = step, self._now
-        # Who was never started has nothing under way: no order is needed.
-        for record in self._living(lambda r: not r.drain_sent and (r.drain_step <= stop.step or not r.is_started)):
-            self._send_stop(record)
+        for record in self._living(lambda r: not r.drain_sent):
+            # Who was never started, or evaluates when there is no time to, has nothing to finish: no order is needed.
+            is_idle = not record.is_started or (record.id.kind == "evaluator" and not stop.is_orderly)
+            if is_idle or record.drain_step <= stop.step:
+                self._send_stop(stop, record)
         self._enforce(stop)
 
-    def _send_stop(self, record: WorkerRecord) -> None:
+    def _send_stop(self, stop: Stop, record: WorkerRecord) -> None:
         if not record.is_assigned:
             record.drain_sent = True
             self._kill(record)
         elif record.connection is not None:
             record.drain_sent = True
-            self._out.append(Send(record.name, CommandKind.DRAIN if record.is_started else CommandKind.STOP))
+            must_drain = record.is_started and (stop.is_orderly or record.id.kind != "evaluator")
+            self._out.append(Send(record.name, CommandKind.DRAIN if must_drain else CommandKind.STOP))
 
     def _enforce(self, stop: Stop) -> None:
         last_step = max(record.drain_step for record in self._records.values())

@@ -246,11 +246,20 @@ def test_a_failure_in_the_last_evaluation_fails_the_run() -> None:
 def test_an_interrupt_during_the_last_evaluation_makes_the_stop_a_prompt_one() -> None:
     driver = running_trial([TRAINER, EVALUATOR])
     driver(WorkerFinished("trainer/0", 0, "updates"))
-    driver(INTERRUPT, at=150.0)
+    out = driver(INTERRUPT, at=150.0)
+    assert of_kind(out, Send) == [Send("evaluator/0", CommandKind.STOP)]
     assert of_kind(driver(Tick(), at=153.9), Kill) == []
     assert of_kind(driver(Tick(), at=154.0), Kill) == [Kill("evaluator/0")]
     driver.exit(EVALUATOR, -9)
     assert driver.exit(TRAINER) == [End("interrupted", 130)]
+
+
+def test_an_interrupt_stops_evaluators_at_once_beside_the_actors() -> None:
+    driver = running_trial([TRAINER, EVALUATOR, ACTORS[0]])
+    assert of_kind(driver(INTERRUPT), Send) == [
+        Send("evaluator/0", CommandKind.STOP),
+        Send("actor/0", CommandKind.DRAIN),
+    ]
 
 
 def test_silence_is_a_hang_whose_stacks_are_written_before_the_kill() -> None:
