@@ -29,7 +29,8 @@ from pydantic import Field
 from srl.api.environment import Ended, EnvironmentFactory, EnvironmentSpec, StepOutput, VectorEnvironment
 from srl.api.errors import EnvironmentFault, MissingExtraError, SRLError
 from srl.api.spaces import SpaceSpec
-from srl.environments.options import Options, did_you_mean, option_problems, parse_options
+from srl.api.suggest import did_you_mean
+from srl.environments.options import Options, option_problems, parse_options
 from srl.environments.sources import INSTALL_COMMANDS
 from srl.environments.spaces import check_seeds
 
@@ -238,8 +239,7 @@ def rom_id(game: str) -> str:
             "ale-py has no game of this name",
             where="game",
             value=game,
-            hint=did_you_mean(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", plain), known)
-            or "'python -c \"import ale_py.roms as r; print(r.get_all_rom_ids())\"' lists them.",
+            hint=did_you_mean(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", plain), known, "games"),
         )
     return str(found)
 

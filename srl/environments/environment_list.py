@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from srl.api.environment import Ended, StepOutput, VectorEnvironment
 from srl.api.errors import EnvironmentFault
+from srl.api.importing import place_of
 from srl.environments.sources import making
 from srl.environments.spaces import environment_spec, fits, misfit
 
@@ -145,5 +146,7 @@ class EnvironmentList(VectorEnvironment):
 
     def _raised(self, index: int, call: str, error: Exception) -> EnvironmentFault:
         return EnvironmentFault(
-            f"the environment raised {type(error).__name__} in {call}: {error}", where=self._where(index)
+            f"the environment raised {type(error).__name__} in {call}: {error}",
+            where=self._where(index),
+            hint=f"Raised at {place_of(error)}",
         )

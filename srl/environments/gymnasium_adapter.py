@@ -16,9 +16,10 @@ from pydantic import Field, model_validator
 
 from srl.api.environment import EnvironmentFactory, EnvironmentSpec, VectorEnvironment
 from srl.api.errors import SRLError, UsageError
+from srl.api.importing import import_module
 from srl.environments.environment_list import EnvironmentList
 from srl.environments.options import Options, option_problems, parse_options
-from srl.environments.sources import SingleSource, VectorSource, from_entry, from_id, import_module, making
+from srl.environments.sources import SingleSource, VectorSource, from_entry, from_id, import_named, making
 from srl.environments.spaces import check_seeds, environment_spec
 from srl.environments.vector_adapter import VectorAdapter
 
@@ -107,7 +108,7 @@ class GymnasiumFactory(EnvironmentFactory):
 
 def _resolve(options: GymnasiumOptions) -> SingleSource | VectorSource:
     for index, module in enumerate(options.modules):
-        import_module(module, f"modules.{index}")
+        import_named(import_module, module, f"modules.{index}")
     if options.id is not None:
         return from_id(options.id, options.kwargs, options.vectorization)
     if options.entry is not None:

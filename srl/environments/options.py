@@ -1,14 +1,14 @@
-"""Options of environment factories: validation with every problem at once, and near matches for names."""
+"""Options of environment factories: validation with every problem at once."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from srl.api.errors import ExperimentError, SRLError
+from srl.api.suggest import did_you_mean
 
 
 class Options(BaseModel):
@@ -18,20 +18,6 @@ class Options(BaseModel):
 
 
 AnyOptions = TypeVar("AnyOptions", bound=Options)
-
-
-def near_matches(name: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """Known names close to this one, whatever the case, best first."""
-    folded: dict[str, str] = {}
-    for candidate in known:
-        folded.setdefault(candidate.casefold(), candidate)
-    return [folded[match] for match in difflib.get_close_matches(name.casefold(), folded, n=count, cutoff=0.6)]
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """``Did you mean 'a', 'b'?``, or the empty text where nothing is near."""
-    matches = near_matches(name, known)
-    return f"Did you mean {', '.join(repr(match) for match in matches)}?" if matches else ""
 
 
 def option_problems(model: type[Options], options: Mapping[str, Any]) -> list[SRLError]:
@@ -72,8 +58,6 @@ def _problem(model: type[Options], detail: dict[str, Any]) -> SRLError:
     where = ".".join(str(part) for part in detail["loc"])
     if detail["type"] == "extra_forbidden":
         keys = known_keys(model)
-        return SRLError(
-            "unknown key", where=where, expected=f"one of {', '.join(keys)}", hint=did_you_mean(str(where), keys)
-        )
+        return SRLError("unknown key", where=where, hint=did_you_mean(where, keys, "keys"))
     value = None if detail["type"] in ("missing", "value_error") else detail["input"]
     return SRLError(str(detail["msg"]).removeprefix("Value error, "), where=where, value=value)

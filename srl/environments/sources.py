@@ -6,21 +6,19 @@ what a check before the start can do, and it shows the inner cause where the imp
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
-from srl.api.errors import EnvironmentFault, MissingExtraError, SRLError
-from srl.environments.options import did_you_mean
+from srl.api.errors import EnvironmentFault, MissingExtraError, PluginError, SRLError
+from srl.api.importing import import_module, import_target, place_of
+from srl.api.suggest import did_you_mean
 
 NAMESPACE_MODULES = {"ALE": "ale_py"}
 INSTALL_COMMANDS = {
@@ -77,7 +75,9 @@ def making(name: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise EnvironmentFault(
-            f"the environment could not be made: {type(error).__name__}: {error}", where=name
+            f"the environment could not be made: {type(error).__name__}: {error}",
+            where=name,
+            hint=f"Raised at {place_of(error)}",
         ) from error
 
 
@@ -130,7 +130,7 @@ def from_entry(entry: str, kwargs: Mapping[str, Any], vectorization: str) -> Sin
     Raises:
         SRLError: If it cannot be imported or is no environment; ``where`` is the option at fault.
     """
-    made = load_attribute(entry, where="entry")
+    made = import_named(import_target, entry, "entry")
     is_class = inspect.isclass(made)
     if not callable(made) or (is_class and not issubclass(made, (gymnasium.Env, VectorEnv))):
         raise SRLError(
@@ -151,60 +151,42 @@ def from_entry(entry: str, kwargs: Mapping[str, Any], vectorization: str) -> Sin
     return SingleSource(entry, lambda: _typed(made(**arguments), gymnasium.Env, entry))
 
 
-def load_attribute(path: str, where: str) -> Any:
-    """What ``package.module:Attr`` names.
+def import_named(action: Callable[[str, str], Any], name: str, where: str) -> Any:
+    """Import a module or target that the experiment names.
+
+    Args:
+        action: :func:`srl.api.importing.import_module` or :func:`~srl.api.importing.import_target`.
+        name: Its argument.
+        where: The option that names it.
 
     Raises:
-        SRLError: With the inner cause if the import failed, or near matches if the module has no such attribute.
-    """
-    module_name, separator, attribute = path.partition(":")
-    if not (separator and module_name and attribute):
-        raise SRLError("not the name of an attribute in a module", where=where, value=path, expected="module:Attr")
-    value: Any = import_module(module_name, where)
-    for part in attribute.split("."):
-        if not hasattr(value, part):
-            raise SRLError(
-                f"'{module_name}' has no '{attribute}'", where=where, value=path, hint=did_you_mean(part, dir(value))
-            )
-        value = getattr(value, part)
-    return value
-
-
-def import_module(name: str, where: str) -> ModuleType:
-    """Import a module that the experiment names.
-
-    Raises:
-        SRLError: With the inner cause; :class:`MissingExtraError` where a package is missing whose install command is
-            known.
+        PluginError: With the inner cause.
+        MissingExtraError: Instead, where a package is missing whose install command is known.
     """
     try:
-        return importlib.import_module(name)
-    except Exception as error:
-        raise import_problem(f"importing '{name}' failed", where, error) from error
+        return action(name, where)
+    except PluginError as error:
+        raise missing_extra(error, error.__cause__) or error from error.__cause__
 
 
-def import_problem(what: str, where: str, error: Exception) -> SRLError:
-    """The error for a failed import: names the inner cause, where it was raised, and the command that may help."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
-    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if len(frames) > 1 else ""
-    cause = f"{what}: {type(error).__name__}: {error}{place}"
-    missing = (getattr(error, "name", None) or "").partition(".")[0]
-    command = INSTALL_COMMANDS.get(missing, "")
-    if command:
-        return MissingExtraError(cause, where=where, hint=f"Install it: {command}")
-    if isinstance(error, gymnasium.error.DependencyNotInstalled):
-        return MissingExtraError(cause, where=where)
-    return SRLError(cause, where=where)
+def missing_extra(error: SRLError, cause: BaseException | None) -> MissingExtraError | None:
+    """The same error with the command that installs what is missing, if that was the cause and the command is known."""
+    missing = (getattr(cause, "name", None) or "").partition(".")[0]
+    if missing in INSTALL_COMMANDS:
+        return MissingExtraError(error.what, where=error.where, hint=f"Install it: {INSTALL_COMMANDS[missing]}")
+    if isinstance(cause, gymnasium.error.DependencyNotInstalled):  # its message holds the command
+        return MissingExtraError(error.what, where=error.where)
+    return None
 
 
 def _import_for(identifier: str) -> str:
     """Import what registers the id, and return it without its module."""
     module_name, separator, name = identifier.rpartition(":")
     if separator:
-        import_module(module_name, "id")
+        import_named(import_module, module_name, "id")
     namespace = name.rpartition("/")[0]
     if name not in gymnasium.registry and namespace in NAMESPACE_MODULES:
-        import_module(NAMESPACE_MODULES[namespace], "id")
+        import_named(import_module, NAMESPACE_MODULES[namespace], "id")
     return name
 
 
@@ -217,18 +199,17 @@ def _unknown_id(name: str) -> SRLError:
             where="id",
             value=name,
             expected=f"one of the namespaces {', '.join(sorted(namespaces))}, or none",
-            hint="Name the module that registers it: 'module:Name-v0', or under 'modules'. "
-            + did_you_mean(name, gymnasium.registry),
+            hint="Name the module that registers it: 'module:Name-v0', or under 'modules'.",
         )
     versions = sorted(known for known in gymnasium.registry if known.rpartition("-v")[0] == name.rpartition("-v")[0])
     unversioned = sorted(known for known in gymnasium.registry if known.rpartition("-v")[0] == name)
     exact = versions or unversioned
-    hint = f"Did you mean {', '.join(map(repr, exact))}?" if exact else did_you_mean(name, gymnasium.registry)
+    hint = f"Did you mean {', '.join(map(repr, exact))}?" if exact else did_you_mean(name, gymnasium.registry, "ids")
     return SRLError(
         "no environment is registered under this id",
         where="id",
         value=name,
-        hint=hint or "Name the module that registers it: 'module:Name-v0', or under 'modules'.",
+        hint=f"{hint} If a module registers it, name that: 'module:Name-v0', or under 'modules'.",
     )
 
 
@@ -240,7 +221,9 @@ def _creator(spec: EnvSpec, entry_point: Any) -> Callable[..., Any]:
     try:
         return gymnasium.envs.registration.load_env_creator(entry_point)
     except Exception as error:
-        raise import_problem(f"the environment behind '{spec.id}' cannot be imported", "id", error) from error
+        what = f"the environment behind '{spec.id}' cannot be imported: {type(error).__name__}: {error}"
+        problem = SRLError(what, where="id", hint=f"Raised at {place_of(error)}")
+        raise missing_extra(problem, error) or problem from error
 
 
 def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
@@ -267,7 +250,7 @@ def _check_kwargs(
                 "the environment takes no such argument",
                 where=f"kwargs.{name}",
                 expected=f"one of {', '.join(names)}",
-                hint=did_you_mean(name, names),
+                hint=did_you_mean(name, names, "arguments"),
             )
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from srl.api.environment import Ended, StepOutput, VectorEnvironment
 from srl.api.errors import EnvironmentFault
+from srl.api.importing import place_of
 from srl.environments.spaces import environment_spec, fits, misfit
 
 
@@ -47,6 +48,7 @@ class VectorAdapter(VectorEnvironment):
         self._seeds = [int(seed) for seed in seeds]
         self._start = self.spec.action.start
         self._action_dtype: np.dtype[Any] = np.dtype(env.single_action_space.dtype)
+        self._vector_shape = (self.count,)
         self._observation_shape = (self.count, *self.spec.observation.shape)
         self._observation_dtype: np.dtype[Any] = np.dtype(self.spec.observation.dtype)
         self._ended = np.zeros(self.count, np.bool_)
@@ -82,7 +84,7 @@ class VectorAdapter(VectorEnvironment):
         except Exception as error:
             raise self._raised("step", error) from error
         self._write_observation(observation, out.observation)
-        self._write_vectors(reward, terminated, truncated, out)
+        self._write_vectors(np.asarray(reward), np.asarray(terminated), np.asarray(truncated), out)
         if self._any_resetting:
             self._blank_resetting(out)
         ended = np.logical_or(out.terminated, out.truncated, out=self._ended)
@@ -162,14 +164,20 @@ class VectorAdapter(VectorEnvironment):
             raise self._misfit("observation", observation, self._observation_shape, self._observation_dtype)
         target[...] = observation
 
-    def _write_vectors(self, reward: Any, terminated: Any, truncated: Any, out: StepOutput) -> None:
-        shape = (self.count,)
-        for field, value in (("reward", reward), ("terminated", terminated), ("truncated", truncated)):
-            if type(value) is not np.ndarray or value.shape != shape:
-                raise self._misfit(field, value, shape, getattr(out, field).dtype)
+    def _write_vectors(
+        self, reward: NDArray[Any], terminated: NDArray[Any], truncated: NDArray[Any], out: StepOutput
+    ) -> None:
+        shape = self._vector_shape
+        if reward.shape != shape or terminated.shape != shape or truncated.shape != shape:
+            raise self._wrong_vector(reward=reward, terminated=terminated, truncated=truncated)
         out.reward[...] = reward
         out.terminated[...] = terminated
         out.truncated[...] = truncated
+
+    def _wrong_vector(self, **vectors: NDArray[Any]) -> EnvironmentFault:
+        field, value = next((name, one) for name, one in vectors.items() if one.shape != self._vector_shape)
+        dtype = np.dtype(np.float32 if field == "reward" else np.bool_)
+        return self._misfit(field, value, self._vector_shape, dtype)
 
     def _where(self) -> str:
         return f"{self.spec.name}, step {self._step}"
@@ -181,6 +189,7 @@ class VectorAdapter(VectorEnvironment):
         return EnvironmentFault(
             f"the vector environment raised {type(error).__name__} in {call}: {error}",
             where=f"{self.spec.name}, {self.count} environments, step {self._step}",
+            hint=f"Raised at {place_of(error)}",
         )
 
 

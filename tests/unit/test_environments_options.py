@@ -108,7 +108,7 @@ def test_the_inner_import_error_is_shown_with_its_place(broken_module, options, 
     found = problem(options)
     assert found.where == where
     assert "ModuleNotFoundError: No module named 'no_such_simulator'" in found.what
-    assert "broken_plugin.py:2" in found.what
+    assert "broken_plugin.py:2" in found.hint
 
 
 def test_a_registered_id_whose_package_is_missing_shows_the_cause(module):
@@ -166,7 +166,7 @@ def test_the_number_of_environments_is_not_an_argument_to_give():
 @pytest.mark.parametrize(
     ("entry", "part"),
     [
-        ("srl.environments.toy", "not the name of an attribute"),
+        ("srl.environments.toy", "not the name of a Python object"),
         ("srl.environments.toy:Coun", "has no 'Coun'"),
         ("json:decoder", "neither an environment class"),
         ("collections:OrderedDict", "neither an environment class"),
