@@ -165,13 +165,15 @@ class ControlServer:
             response_serializer=pb.ToWorker.SerializeToString,
         )
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
-        self._address = self._listen()
-        await self._server.start()
-        self._ready.set()
-        await self._stopping.wait()
-        for outbox in self._outboxes.values():
-            outbox.put_nowait(None)
-        await self._server.stop(grace=0.5)
+        try:
+            self._address = self._listen()
+            await self._server.start()
+            self._ready.set()
+            await self._stopping.wait()
+            for outbox in self._outboxes.values():
+                outbox.put_nowait(None)
+        finally:
+            await self._server.stop(grace=0.5)
 
     def _listen(self) -> str:
         try:
