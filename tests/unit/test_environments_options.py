@@ -185,6 +185,13 @@ def test_entries_may_be_functions_single_or_vector(module):
     assert environment.count == 3
 
 
+def test_an_entry_may_be_in_a_file(tmp_path):
+    (tmp_path / "maze.py").write_text("from srl.environments.toy import Count\n\nclass Maze(Count):\n    pass\n")
+    options = {"entry": f"{tmp_path}/maze.py:Maze", "kwargs": {"length": 4}}
+    assert GymnasiumFactory.check(options) == []
+    assert GymnasiumFactory(options).probe().observation.shape == (1,)
+
+
 @pytest.mark.parametrize("name", ["single", "vector"])
 def test_a_function_that_returns_something_else_is_named(module, name):
     module.single = lambda: object()
