@@ -17,7 +17,7 @@ from srl.system.seeding import environment_seeds
 from srl.system.streams.interface import InferenceClient, Producer
 from srl.system.transport import Transport
 from srl.system.worker import Assignment, Worker
-from srl.system.workers.acting import InlineInference, VersionedPolicy
+from srl.system.workers.acting import ENV_STEPS_FIELD, InlineInference, VersionedPolicy
 from srl.system.workers.finite import FiniteGuard
 
 _Kind = TypeVar("_Kind")
@@ -165,7 +165,8 @@ def _trainer(site: Site) -> Worker:
     spec = site.policy(group.policy)
     plugin = algorithm_plugin(site.experiment.policies[group.policy].algorithm.type)
     config = plugin.config.model_validate(site.experiment.policies[group.policy].algorithm.options)
-    training = Training(spec, seed=site.experiment.seed, device=group.device)
+    extra = {ENV_STEPS_FIELD: ((1,), "int64")}
+    training = Training(spec, seed=site.experiment.seed, device=group.device, rank=site.worker.index, extra=extra)
     algorithm = import_target(plugin.implementation, f"policies.{group.policy}.algorithm")(config, training)
     lag = flow["max_policy_lag"]
     intake = Intake(

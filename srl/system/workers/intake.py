@@ -97,11 +97,20 @@ class Intake:
     def trained(self, delivery: Delivery, version: int) -> None:
         """The update is done and ``version`` is published: its slots are free, credits for the next go out."""
         with self._lock:
-            self._flow.trained(delivery.blocks, version)
+            self._flow.trained(delivery.blocks, version - 1)
             if delivery.held:
                 self._flow.release(delivery.blocks)
             self._version = version
             self._entering = version
+            self._pump_dry()
+
+    def discard(self, delivery: Delivery, reason: str) -> None:
+        """The update came to nothing: its blocks are dropped for ``reason`` and the version stays."""
+        with self._lock:
+            self._flow.discard(delivery.blocks, reason)
+            if delivery.held:
+                self._flow.release(delivery.blocks)
+            self._entering = self._version
             self._pump_dry()
 
     def drain(self) -> None:

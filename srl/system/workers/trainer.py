@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from srl.api.algorithm import Algorithm
 from srl.api.errors import NonFiniteError
 from srl.api.experiment import Checkpoints, Stop
 from srl.system.checkpoint import newest_complete, prune, save_checkpoint
-from srl.system.parameters import ParameterLayout, ParameterWriter, weights_sha256
+from srl.system.parameters import ParameterWriter, weights_sha256
 from srl.system.report import Activity, EdgeCount, TimeShares, WorkerReport
 from srl.system.worker import Worker, WorkerId
 from srl.system.workers.acting import ENV_STEPS_FIELD
@@ -34,8 +33,8 @@ class TrainerOptions:
         checkpoints: When and how many.
         checkpoint_root: Directory of the trial's checkpoints.
         frames_per_step: Frames under one env step.
-        on_non_finite: A loss or gradient that is not finite: ``stop`` ends the run; otherwise the update is skipped
-            with its weights unchanged, and counted.
+        on_non_finite: A loss or gradient that is not finite: ``stop`` ends the run; otherwise the update's blocks are
+            dropped, counted, and the weights stay as they were.
         edge: Name of the sample edge in reports.
     """
 
@@ -73,7 +72,7 @@ class TrainerWorker(Worker):
         self._training = training
         self._algorithm = algorithm
         self._options = options
-        self._publication = Publication(writer, training)
+        self._writer = writer
         self._time = TimeShares()
         self._env_steps = 0
         self._lag = {"policy_lag_sum": 0, "policy_lag_rows": 0, "policy_lag_max": 0}
@@ -128,7 +127,7 @@ class TrainerWorker(Worker):
 
     def weights_sha256(self) -> str:
         """Digest of the present weights."""
-        return weights_sha256(self._training.weights())
+        return weights_sha256(self._weights())
 
     def report(self) -> WorkerReport:
         """Counters, metrics of updates, accounting of the sample edge."""
@@ -148,33 +147,39 @@ class TrainerWorker(Worker):
     def close(self) -> None:
         """Close the stream's end and the publication."""
         self._intake.close()
-        self._publication.close()
+        self._writer.close()
 
     def abort(self) -> None:
         """Close both at once."""
         self._intake.abort()
-        self._publication.close()
+        self._writer.close()
 
     def _update(self, delivery: Delivery) -> None:
-        batch, version = delivery.batch, self._training.version
+        training = self._training
         self._time.switch(Activity.TRAINING)
-        self._training.progress = self._progress()
+        training.progress = self._progress()
         try:
-            metrics = self._algorithm.update(batch)
+            with training.transaction():
+                metrics = self._algorithm.update(delivery.batch)
         except NonFiniteError as error:
-            if self._options.on_non_finite == "stop":
-                raise
-            self._messages.append(f"{error}: the update is skipped")
-            self._skipped += 1
-            metrics = {}
-        self._count(delivery, version)
-        self._training.version = version + 1
+            self._refuse(delivery, error)
+            return
+        self._count(delivery, training.version)
+        training.version += 1
         self._time.switch(Activity.PUBLISHING)
         self._publish()
-        self._intake.trained(delivery, version + 1)
-        self._updates.append({"version": version + 1, "env_steps": self._env_steps, **metrics})
+        self._intake.trained(delivery, training.version)
+        self._updates.append({"version": training.version, "env_steps": self._env_steps, **metrics})
         if self._checkpoint_due():
             self._save()
+
+    def _refuse(self, delivery: Delivery, error: NonFiniteError) -> None:
+        """An update that was not finite left the weights unchanged: end the run, or drop its blocks and go on."""
+        if self._options.on_non_finite == "stop":
+            raise error
+        self._messages.append(f"{error}: the update is skipped")
+        self._skipped += 1
+        self._intake.discard(delivery, "non_finite_update")
 
     def _count(self, delivery: Delivery, version: int) -> None:
         self._env_steps += delivery.batch.valid_rows
@@ -192,7 +197,14 @@ class TrainerWorker(Worker):
         return 0.0
 
     def _publish(self) -> None:
-        self._publication.publish(self._training.version, self._env_steps)
+        training = self._training
+        training.set_extra(ENV_STEPS_FIELD, self._env_steps)
+        self._writer.publish(training.version, training.layout, training.flat_weights())
+
+    def _weights(self) -> dict[str, NDArray[Any]]:
+        """Parameters and buffers of the policy by name; they alias the weights under training."""
+        views = self._training.layout.views(self._training.flat_weights())
+        return {name: array for name, array in views.items() if name != ENV_STEPS_FIELD}
 
     def _checkpoint_due(self) -> bool:
         checkpoints = self._options.checkpoints
@@ -207,7 +219,7 @@ class TrainerWorker(Worker):
         save_checkpoint(
             self._options.checkpoint_root,
             version=self._training.version,
-            weights=self._training.weights(),
+            weights=self._weights(),
             state={"training": self._training.state(), "algorithm": self._algorithm.state()},
             counters=self._counters(),
         )
@@ -239,42 +251,17 @@ class TrainerWorker(Worker):
         }
 
 
-class Publication:
-    """Weights and the env steps behind them in one buffer, handed to the parameter store.
-
-    Args:
-        writer: The store's writing end; owned.
-        training: Where the weights are.
-    """
-
-    def __init__(self, writer: ParameterWriter, training: Training) -> None:
-        self._writer = writer
-        self._training = training
-        arrays = {field.name: (field.shape, field.dtype) for field in training.layout.fields}
-        self._layout = ParameterLayout.of({**arrays, ENV_STEPS_FIELD: ((1,), "int64")})
-        self._buffer: NDArray[np.uint8] = np.zeros(self._layout.size_bytes, np.uint8)
-        self._env_steps = self._layout.views(self._buffer)[ENV_STEPS_FIELD]
-
-    def publish(self, version: int, env_steps: int) -> None:
-        """Publish the present weights as ``version``."""
-        weights = self._training.flat_weights()
-        self._buffer[: weights.size] = weights
-        self._env_steps[0] = env_steps
-        self._writer.publish(version, self._layout, self._buffer)
-
-    def close(self) -> None:
-        """Close the writer."""
-        self._writer.close()
-
-
 def _flow_counters(counts: Mapping[str, Any]) -> dict[str, int]:
     """The accounting of a sample stream as counters of a report."""
     counters = {}
-    for unit in ("blocks", "rows"):
-        counters[f"{unit}_trained"] = int(counts[unit]["trained"])
-        counters[f"{unit}_in_flight"] = int(counts[unit]["in_flight"])
-        for reason, number in counts[unit]["dropped"].items():
+    for unit, key in (("blocks", "blocks"), ("rows", "valid_rows")):
+        account = counts[key]
+        counters[f"{unit}_trained"] = int(account["trained"])
+        counters[f"{unit}_in_flight"] = int(account["in_flight"])
+        for reason, number in account["dropped"].items():
             counters[f"{unit}_dropped/{reason}"] = int(number)
+    counters["stragglers"] = int(counts["stragglers"])
+    counters["messages_refused"] = sum(int(number) for number in counts["refused"].values())
     return counters
 
 
