@@ -116,7 +116,11 @@ def _check_image(observation: SpaceSpec, where: str) -> None:
 
 def _problems(error: ValidationError, model: type[BaseModel], where: str) -> list[SRLError]:
     problems = []
-    for detail in error.errors(include_url=False):
+    details = error.errors(include_url=False)
+    places = [detail["loc"] for detail in details]
+    for detail in details:
+        if any(detail["loc"] == place[: len(detail["loc"])] and detail["loc"] != place for place in places):
+            continue  # a complaint about a list whose entries are what is wrong
         path = ".".join([where, *(str(part) for part in detail["loc"])])
         if detail["type"] == "extra_forbidden":
             name = str(detail["loc"][-1])

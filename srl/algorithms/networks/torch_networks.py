@@ -14,8 +14,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from srl.algorithms.networks.numpy_mlp import NumpyMLP
 from srl.algorithms.networks.spec import observation_scale
 from srl.api.spaces import SpaceSpec
 
@@ -85,13 +87,21 @@ class MLPActorCritic(ActorCritic):
         self.policy_bias = nn.Parameter(torch.zeros(outputs))
         self.value_weight = nn.Parameter(_orthogonal(1, widths[-1], gain=VALUE_GAIN))
         self.value_bias = nn.Parameter(torch.zeros(1))
+        self._numpy = NumpyMLP(network, observation, outputs)
 
     def prepare(self) -> Prepared:
         """The parameters themselves, in order of registration."""
         return tuple(self.parameters())
 
     def compute(self, observation: torch.Tensor, prepared: Prepared) -> tuple[torch.Tensor, torch.Tensor]:
-        """The pass, both towers at once."""
+        """The pass, both towers at once; on the CPU in numpy."""
+        if observation.device.type == "cpu":
+            logits, value = NumpyMLPFunction.apply(self._numpy, observation, *prepared)
+            return logits, value
+        return self.compute_in_torch(observation, prepared)
+
+    def compute_in_torch(self, observation: torch.Tensor, prepared: Prepared) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same as :meth:`compute` by torch's operators, for other devices."""
         *hidden, policy_weight, policy_bias, value_weight, value_bias = prepared
         features = observation.flatten(1).float()
         if self.scale != 1.0:
@@ -103,6 +113,32 @@ class MLPActorCritic(ActorCritic):
         logits = functional.linear(features[0], policy_weight, policy_bias)
         value = functional.linear(features[-1], value_weight, value_bias)
         return logits, value.squeeze(1)
+
+
+class NumpyMLPFunction(torch.autograd.Function):
+    """:class:`NumpyMLP` as one node of torch's graph."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, mlp: NumpyMLP, observation: torch.Tensor, *parameters: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits ``float32[B, A]`` and values ``float32[B]``."""
+        logits, value = mlp.forward([parameter.detach().numpy() for parameter in parameters], observation.numpy())
+        ctx.mlp, ctx.number, ctx.parameters = mlp, mlp.passes, parameters
+        return torch.from_numpy(logits.copy()), torch.from_numpy(value.reshape(-1).copy())
+
+    @staticmethod
+    @once_differentiable  # type: ignore[misc]
+    def backward(ctx: Any, logits_gradient: torch.Tensor, value_gradient: torch.Tensor) -> tuple[Any, ...]:
+        """Gradients of the parameters; there is none of the observation."""
+        if ctx.number != ctx.mlp.passes:
+            raise RuntimeError("another forward pass overwrote what this backward pass needs")
+        gradients = ctx.mlp.backward(
+            [parameter.detach().numpy() for parameter in ctx.parameters],
+            logits_gradient.contiguous().numpy(),
+            value_gradient.contiguous().numpy().reshape(-1, 1),
+        )
+        return (None, None, *(torch.from_numpy(gradient) for gradient in gradients))
 
 
 class NatureCNNActorCritic(ActorCritic):

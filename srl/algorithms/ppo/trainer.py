@@ -55,6 +55,10 @@ class PPOAlgorithm(Algorithm):
 
     def update(self, batch: Batch) -> dict[str, float]:
         """Train on one batch; metrics are means over the gradient steps of the last epoch made."""
+        with np.errstate(all="ignore"):  # what is not finite is found by checks that name it
+            return self._update(batch)
+
+    def _update(self, batch: Batch) -> dict[str, float]:
         if self.config.learning_rate_schedule == "linear":
             self._optimizer.learning_rate = self.config.learning_rate * max(0.0, 1.0 - self.trainer.progress)
         observation = batch["observation"]
@@ -137,12 +141,13 @@ class PPOAlgorithm(Algorithm):
         advantage = self._advantages(batch)
         position = np.flatnonzero(batch["valid"])
         value = batch["value"].reshape(-1).take(position)
+        old_log_probability = batch["log_probability"].reshape(-1).take(position)
         taken = advantage.reshape(-1).take(position).astype(np.float32)
-        if not np.isfinite(taken).all():
+        if not (np.isfinite(taken).all() and np.isfinite(old_log_probability).all()):
             raise _first_bad_value(batch, taken, position)
         data = Minibatch(
             action=batch["action"].reshape(-1).take(position),
-            old_log_probability=batch["log_probability"].reshape(-1).take(position),
+            old_log_probability=old_log_probability,
             advantage=taken,
             value_target=taken + value,
             old_value=value,

@@ -1,0 +1,126 @@
+"""The policy spec, network options and the recipe, without torch."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import pytest
+from pydantic import ValidationError
+
+from srl.algorithms.ppo.config import PPOConfig
+from srl.algorithms.ppo.plugin import PPO
+from srl.api.environment import EnvironmentSpec
+from srl.api.errors import ExperimentError
+from srl.api.experiment import Experiment
+from srl.api.policy import NoiseSpec, PolicySpec
+from srl.api.spaces import SpaceSpec
+
+VECTOR = SpaceSpec("box", (4,), "float32")
+IMAGE = SpaceSpec("box", (4, 84, 84), "uint8", low=0, high=255)
+ACTIONS = SpaceSpec("discrete", (), "int64", n=6, start=-1)
+
+
+def environment(observation=VECTOR, action=ACTIONS):
+    return EnvironmentSpec("Toy-v0", observation, action)
+
+
+def resolve(network=None, observation=VECTOR, action=ACTIONS, **options):
+    return PPO.policy_spec("learner", PPOConfig(**options), network or {}, environment(observation, action))
+
+
+def problem(*arguments, **options):
+    with pytest.raises(ExperimentError) as caught:
+        resolve(*arguments, **options)
+    assert len(caught.value.problems) == 1
+    return caught.value.problems[0]
+
+
+def test_vectors_get_an_mlp_in_numpy():
+    spec = resolve()
+    assert spec.network == {"type": "mlp", "hidden": [64, 64], "activation": "tanh", "shared": False}
+    assert (spec.backend, spec.acting_dtype) == ("numpy", "float32")
+    assert spec.noise == NoiseSpec("uniform", (1,))
+    assert [(extra.name, extra.shape, extra.dtype) for extra in spec.extras] == [
+        ("log_probability", (), "float32"),
+        ("value", (), "float32"),
+    ]
+    assert (spec.action_array.shape, spec.action_array.dtype) == ((), "int64")
+
+
+def test_images_get_the_cnn_in_torch():
+    spec = resolve(observation=IMAGE, precision="bf16")
+    assert spec.network == {"type": "nature_cnn", "features": 512}
+    assert (spec.backend, spec.acting_dtype) == ("torch", "bfloat16")
+
+
+def test_specs_travel_as_json():
+    spec = resolve({"hidden": [32], "shared": True})
+    assert PolicySpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
+
+
+def test_unknown_keys_are_named_with_the_nearest():
+    found = problem({"hiden": [64]})
+    assert found.where == "policies.learner.network.hiden"
+    assert "'hidden'" in found.hint
+    found = problem({"type": "nature_cn"}, observation=IMAGE)
+    assert found.where == "policies.learner.network.type"
+    assert "'nature_cnn'" in found.hint
+
+
+@pytest.mark.parametrize("network", [{"hidden": [0]}, {"hidden": []}, {"activation": "gelu"}, {"hidden": ["x"]}])
+def test_bad_values_are_named(network):
+    assert problem(network).where.startswith(f"policies.learner.network.{next(iter(network))}")
+
+
+@pytest.mark.parametrize("shape", [(4,), (84, 84), (4, 20, 20), (84, 84, 3)])
+def test_what_the_cnn_cannot_take(shape):
+    found = problem({"type": "nature_cnn"}, observation=dataclasses.replace(IMAGE, shape=shape))
+    assert found.where == "policies.learner.network"
+    assert str(shape) in str(found)
+    assert ("transpose" in found.hint) == (shape == (84, 84, 3))
+
+
+def test_continuous_actions_are_refused_with_both_spaces():
+    found = problem(action=SpaceSpec("box", (2,), "float32", low=-1, high=1))
+    assert found.where == "policies.learner.algorithm"
+    for text in ("Box(4,) float32", "Box(2,) float32", "Discrete"):
+        assert text in str(found)
+
+
+def test_discrete_observations_are_refused():
+    found = problem(observation=SpaceSpec("discrete", (), "int64", n=16))
+    assert "Discrete(16)" in str(found)
+    assert "Box" in found.expected
+
+
+def test_bf16_is_for_cnns():
+    assert problem(precision="bf16").where == "policies.learner.algorithm.precision"
+
+
+def test_options_are_checked():
+    for wrong in ({"gama": 0.9}, {"gamma": 1.5}, {"learning_rate": 0}, {"minibatch_rows": 0}, {"precision": "fp16"}):
+        with pytest.raises(ValidationError):
+            PPOConfig(**wrong)
+    assert all(field.description for field in PPOConfig.model_fields.values())
+
+
+def test_requirements():
+    requirements = PPO.requirements(PPOConfig(rows=32))
+    assert (requirements.rows, requirements.mode, requirements.on_policy) == (32, "fragment", True)
+    assert requirements.blocks_per_update is None
+
+
+@pytest.mark.parametrize("cores", [1, 2, 16])
+def test_the_recipe_is_an_experiment(cores):
+    experiment = Experiment.model_validate(PPO.recipe({"type": "gymnasium", "id": "ns/Cart Pole-v1"}, cores))
+    assert experiment.workers["actor"].count == max(1, cores - 1)
+    assert experiment.policies["learner"].algorithm.type == "ppo"
+
+
+def test_an_actor_needs_no_torch():
+    code = (
+        "import sys, srl.algorithms.ppo.plugin, srl.algorithms.ppo.acting, srl.system.noise, srl.system.actions;"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
