@@ -62,13 +62,13 @@ def bottleneck(groups: Sequence[GroupRow]) -> str:
     sentence = f"{slowest.name} is the bottleneck: busy {slowest.busy:.0%} of its time" + (
         f" ({detail})" if detail else ""
     )
-    waits = [wait for group in candidates if group is not slowest for wait in _waits_of(group)]
-    return sentence + "".join(f"; {wait}" for wait in waits)
+    waits = {group.name: _waits_of(group) for group in candidates if group is not slowest}
+    return sentence + "".join(f"; {name} waits {' and '.join(of)}" for name, of in waits.items() if of)
 
 
 def _waits_of(group: GroupRow) -> list[str]:
     return [
-        f"{group.name} waits {group.shares.get(activity, 0.0):.0%} {what}"
+        f"{group.shares.get(activity, 0.0):.0%} {what}"
         for (kind, activity), what in _WAITS.items()
         if kind == group.kind and group.shares.get(activity, 0.0) >= _MIN_SHARE
     ]
