@@ -315,9 +315,9 @@ def test_a_time_limit_is_bootstrapped_from_the_final_observation():
     training, algorithm = make(gamma=0.99)
     batch = collect(training)
     batch["truncated"][4, 2], batch["terminated"][4, 2], batch["final_row"][4, 2] = True, False, 100
-    first = algorithm._advantages(batch)
+    first = algorithm.advantages(batch)
     batch["final_observation"][100] += 1.0
-    second = algorithm._advantages(batch)
+    second = algorithm.advantages(batch)
     moved = np.argwhere(first != second)
     assert [4, 2] in moved.tolist()
     assert set(moved[:, 1]) == {2}

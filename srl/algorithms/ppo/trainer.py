@@ -37,14 +37,18 @@ class Transitions:
 
 
 class PPOAlgorithm(Algorithm):
-    """Proximal policy optimisation; see the README of this folder."""
+    """Proximal policy optimisation; see the README of this folder.
+
+    Attributes:
+        optimizer: Adam over the policy's parameters.
+    """
 
     Config = PPOConfig
     config: PPOConfig
 
     def __init__(self, config: PPOConfig, trainer: TrainerContext) -> None:
         super().__init__(config, trainer)
-        self._optimizer = trainer.optimizer(
+        self.optimizer = trainer.optimizer(
             learning_rate=config.learning_rate,
             epsilon=config.adam_epsilon,
             max_gradient_norm=config.max_gradient_norm,
@@ -60,13 +64,13 @@ class PPOAlgorithm(Algorithm):
 
     def _update(self, batch: Batch) -> dict[str, float]:
         if self.config.learning_rate_schedule == "linear":
-            self._optimizer.learning_rate = self.config.learning_rate * max(0.0, 1.0 - self.trainer.progress)
+            self.optimizer.learning_rate = self.config.learning_rate * max(0.0, 1.0 - self.trainer.progress)
         observation = batch["observation"]
         flat_observation = observation.reshape(-1, *observation.shape[2:])
         transitions = self._transitions(batch)
         total = int(self.trainer.reduce(len(transitions.position)))
         if total == 0:
-            return {"epochs_done": 0.0, "learning_rate": self._optimizer.learning_rate}
+            return {"epochs_done": 0.0, "learning_rate": self.optimizer.learning_rate}
         steps = ceil(total / self.config.minibatch_rows)
         for epochs_done in range(1, self.config.epochs + 1):  # noqa: B007 used after the loop
             sums, norm = self._epoch(transitions, flat_observation, steps)
@@ -81,7 +85,7 @@ class PPOAlgorithm(Algorithm):
             "clip_fraction": self.trainer.reduce(sums.clipped) / total,
             "explained_variance": _explained_variance(transitions.data),
             "gradient_norm": norm,
-            "learning_rate": self._optimizer.learning_rate,
+            "learning_rate": self.optimizer.learning_rate,
             "epochs_done": float(epochs_done),
         }
 
@@ -119,7 +123,7 @@ class PPOAlgorithm(Algorithm):
         )
         device = self.trainer.device
         norm = self.trainer.step(
-            self._optimizer,
+            self.optimizer,
             valid_count=count,
             outputs=(logits, value),
             gradients=(torch.from_numpy(logits_gradient).to(device), torch.from_numpy(value_gradient).to(device)),
@@ -138,7 +142,7 @@ class PPOAlgorithm(Algorithm):
 
     def _transitions(self, batch: Batch) -> Transitions:
         """Targets, once per batch, and its valid rows."""
-        advantage = self._advantages(batch)
+        advantage = self.advantages(batch)
         position = np.flatnonzero(batch["valid"])
         value = batch["value"].reshape(-1).take(position)
         old_log_probability = batch["log_probability"].reshape(-1).take(position)
@@ -154,7 +158,8 @@ class PPOAlgorithm(Algorithm):
         )
         return Transitions(position, data)
 
-    def _advantages(self, batch: Batch) -> NDArray[np.float64]:
+    def advantages(self, batch: Batch) -> NDArray[np.float64]:
+        """Advantages of a batch, ``float64[T, C]``: behaviour values, bootstrapped by one pass of the present weights."""
         flags = (batch["terminated"], batch["truncated"], batch["valid"])
         finals = batch["final_observation"]
         needed = final_rows_needed(*flags, batch["final_row"])
