@@ -159,7 +159,7 @@ class PPOAlgorithm(Algorithm):
         return Transitions(position, data)
 
     def advantages(self, batch: Batch) -> NDArray[np.float64]:
-        """Advantages of a batch, ``float64[T, C]``: behaviour values, bootstrapped by one pass of the present weights."""
+        """Advantages of a batch, ``float64[T, C]``: behaviour values, bootstraps from the present weights."""
         flags = (batch["terminated"], batch["truncated"], batch["valid"])
         finals = batch["final_observation"]
         needed = final_rows_needed(*flags, batch["final_row"])
