@@ -251,7 +251,8 @@ def _validate(draft: _Draft, options: OptionsCheck) -> Experiment | None:
     except ValidationError as error:
         draft.problems += problems_of(error, raw, tree=tree, lines=draft.lines)
         experiment = _without(raw, unknown_keys(error, raw))
-    draft.problems += found
+    named = {problem.where for problem in draft.problems}
+    draft.problems += [problem for problem in found if problem.where not in named]
     if experiment is None:
         return None
     draft.problems += structure_problems(experiment)

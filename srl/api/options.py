@@ -63,9 +63,11 @@ class OptionsCheck:
         if not isinstance(value, Mapping) or not isinstance(value.get("type"), str):
             return
         if not self._allow_plugins:
-            options = {key: entry for key, entry in value.items() if key != "type"}
-            for path, text in code_names(options, "environment"):
+            code = code_names({key: entry for key, entry in value.items() if key != "type"}, "environment")
+            for path, text in code:
                 yield SRLError("--no-plugins forbids what names code to import", where=path, value=text)
+            if code:
+                return  # the factory's own check would import it
         plugin = yield from self._resolve("environment", value["type"], "environment.type")
         if plugin is not None:
             factory: type[EnvironmentFactory] = plugin

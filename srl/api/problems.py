@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -59,7 +59,16 @@ def problems_of(
         if detail["type"] in ("union_tag_not_found", "union_tag_invalid"):
             path = (*path, "kind")
         by_path.setdefault(path, []).append(detail)
-    return [_problem(path, details, tree, lines) for path, details in by_path.items()]
+    return [
+        _problem(path, details, tree, lines)
+        for path, details in by_path.items()
+        if details[0]["type"] != "too_short" or not _any_below(path, by_path)
+    ]
+
+
+def _any_below(path: KeyPath, paths: Iterable[KeyPath]) -> bool:
+    """True if an entry of the list at ``path`` has a problem of its own; pydantic then also counts it as absent."""
+    return any(len(other) > len(path) and other[: len(path)] == path for other in paths)
 
 
 def unknown_keys(error: ValidationError, raw: Any) -> list[KeyPath]:
@@ -68,7 +77,14 @@ def unknown_keys(error: ValidationError, raw: Any) -> list[KeyPath]:
 
 
 def key_path(location: Sequence[int | str], raw: Any) -> KeyPath:
-    """Pydantic's location without the names of union members, which are no keys of the experiment."""
+    """Pydantic's location without the names of union members, which are no keys of the experiment.
+
+    Args:
+        location: The location.
+        raw: The value that was validated; ``None`` if it is not at hand, and the location stays as it is.
+    """
+    if raw is None:
+        return tuple(map(str, location))
     path: list[str] = []
     value = raw
     for position, part in enumerate(location):
@@ -121,7 +137,8 @@ def _expected(detail: Any) -> str:
     template = _EXPECTED.get(detail["type"])
     if detail["type"].startswith("string_pattern") and "A-Za-z0-9_" in detail["ctx"]["pattern"]:
         return "a name: letters, digits, _ and -, beginning with a letter"
-    return template.format(**detail.get("ctx", {})) if template else str(detail["msg"])
+    context = {key: f"{value:g}" if isinstance(value, float) else value for key, value in detail.get("ctx", {}).items()}
+    return template.format(**context) if template else str(detail["msg"])
 
 
 def _shown(value: Any) -> Any:

@@ -15,6 +15,7 @@ KeyPath = tuple[str, ...]
 COMMAND_LINE = 0
 """In place of a line number: the value comes from an override."""
 
+_COLLECTIONS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 MAXIMUM_NODES = 100_000  # aliases can blow a small file up without bound
 
 
@@ -92,6 +93,8 @@ class _Builder:
         self.nodes += 1
         if self.nodes > MAXIMUM_NODES or len(path) > 100:
             raise yaml.MarkedYAMLError(problem="too large or too deeply nested", problem_mark=node.start_mark)
+        if isinstance(node, yaml.CollectionNode) and node.tag not in _COLLECTIONS:
+            raise yaml.MarkedYAMLError(problem=f"no constructor for the tag {node.tag}", problem_mark=node.start_mark)
         self.document.lines.setdefault(path, node.start_mark.line + 1)
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)

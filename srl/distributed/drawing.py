@@ -90,7 +90,7 @@ def _details(graph: ResolvedGraph, group: Group) -> str:
 
 def _footer(graph: ResolvedGraph) -> str:
     experiment = graph.experiment
-    stops = [f"{key} {value:g}" for key, value in experiment.stop.model_dump().items() if value is not None]
+    stops = [f"{key} {value:,}" for key, value in experiment.stop.model_dump().items() if value is not None]
     threads = sum(group.count * group.threads for group in experiment.workers.values())
     used = f"{threads} worker threads" if graph.placement == "processes" else "all workers in one thread"
     memory = describe_needs(graph.needs).replace("\n", "\n        ")

@@ -1,0 +1,211 @@
+"""``srl-run``: exit codes, one message on standard error, and what the commands print; nothing is trained here."""
+
+import json
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import yaml
+
+from srl import cli
+from srl.api.errors import WorkerFailure
+from srl.api.loading import load_experiment, resolved_yaml
+
+
+@pytest.fixture
+def run(capsys):
+    def run(*arguments):
+        code = cli.main(arguments)
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return run
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """A controller that notes how it was called and ends with ``calls.code``."""
+    noted = types.SimpleNamespace(experiment=None, options=None, code=0, raises=None)
+
+    def run_trial(experiment, **options):
+        noted.experiment, noted.options = experiment, options
+        if noted.raises is not None:
+            raise noted.raises
+        return types.SimpleNamespace(exit_code=noted.code, summary={})
+
+    module = types.ModuleType("srl.distributed.controller")
+    module.run_trial = run_trial
+    monkeypatch.setitem(sys.modules, "srl.distributed.controller", module)
+    return noted
+
+
+def test_run_hands_the_experiment_to_the_controller(run, calls, tmp_path):
+    code, _, err = run(
+        "cartpole_ppo", "stop.updates=3", "--seed", "7", "policies.main.algorithm.rows=16", "--placement", "fused",
+        "--trial-dir", str(tmp_path), "--screen", "off", "--debug",
+    )  # fmt: skip
+    assert (code, err) == (0, "")
+    assert calls.experiment.seed == 7
+    assert calls.experiment.stop.updates == 3
+    assert calls.experiment.placement == "fused"
+    assert calls.experiment.policies["main"].algorithm.options["rows"] == 16
+    assert calls.options == {"trial_dir": tmp_path, "screen": "off", "debug": True}
+
+
+@pytest.mark.parametrize("code", [0, 1, 130, 143])
+def test_exit_code_is_the_trials(run, calls, code):
+    calls.code = code
+    assert run("cartpole_ppo")[0] == code
+
+
+def test_a_failed_run_is_one_message_without_traceback(run, calls):
+    calls.raises = WorkerFailure("raised ValueError: boom-42", where="actor/0")
+    code, out, err = run("cartpole_ppo")
+    assert (code, out) == (1, "")
+    assert err == "srl-run: error: actor/0: raised ValueError: boom-42\n"
+    assert "Traceback" in run("cartpole_ppo", "--debug")[2]
+
+
+def test_ctrl_c_before_the_controller_took_over(run, calls):
+    calls.raises = KeyboardInterrupt()
+    assert run("cartpole_ppo")[0] == 130
+
+
+def test_recipe_for_an_environment(run, calls):
+    assert run("--algorithm", "ppo", "--environment", "CartPole-v1", "stop.updates=3", "--seed", "2")[0] == 0
+    assert calls.experiment.environment.type == "gymnasium"
+    assert calls.experiment.environment.options["id"] == "CartPole-v1"
+    assert (calls.experiment.stop.updates, calls.experiment.seed) == (3, 2)
+    mapping = "{type: gymnasium, id: CartPole-v1, kwargs: {sutton_barto_reward: true}}"
+    assert run("--algorithm", "ppo", "--environment", mapping)[0] == 0
+    assert calls.experiment.environment.options["kwargs"] == {"sutton_barto_reward": True}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ([], "either EXPERIMENT, or both"),
+        (["--algorithm", "ppo"], "either EXPERIMENT, or both"),
+        (["cartpole_ppo", "--algorithm", "ppo", "--environment", "CartPole-v1"], "either EXPERIMENT, or both"),
+        (["cartpole_ppo", "second"], "more than one experiment"),
+        (["cartpol_ppo"], "Did you mean 'cartpole_ppo'"),
+        (["cartpole_ppo", "stop.env_step=3"], "Did you mean 'stop.env_steps'?"),
+        (["cartpole_ppo", "--placement", "fused", "--transport", "tcp"], "placement: processes"),
+        (["cartpole_ppo", "--placement", "processes", "--transport", "in_process"], "placement: fused"),
+        (["--algorithm", "pp0", "--environment", "CartPole-v1"], "Did you mean 'ppo'?"),
+        (["--algorithm", "ppo", "--environment", "CartPole-v9"], "CartPole-v1"),
+        (["--algorithm", "a.b:C", "--environment", "CartPole-v1", "--no-plugins"], "built-in plugins only"),
+        (["cartpole_ppo", "--seed", "-1"], "at least 0"),
+        (["evaluate", "somewhere", "--episodes", "0"], "at least 1"),
+    ],
+)
+def test_bad_usage_is_code_2_and_one_message(run, calls, arguments, text):
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert text in err
+    assert err.startswith("srl-run: error: ")
+    assert "Traceback" not in err
+    assert calls.experiment is None
+
+
+@pytest.mark.parametrize("arguments", [["--placment", "fused"], ["cartpole_ppo", "--seed", "x"], ["check", "--nope"]])
+def test_bad_options_are_code_2(run, arguments):
+    code, _, err = run(*arguments)
+    assert code == 2
+    assert "usage:" in err
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["check", "--help"], ["evaluate", "--help"], ["--version"]])
+def test_help(run, arguments):
+    code, out, _ = run(*arguments)
+    assert code == 0
+    assert out
+
+
+def test_check_says_valid_and_shows_the_graph(run):
+    code, out, _ = run("check", "cartpole_ppo")
+    assert code == 0
+    assert out.rstrip().endswith("cartpole_ppo is valid")
+    assert "[actors] 1 x actor" in out
+
+
+def test_check_finds_what_only_the_spaces_tell(run):
+    code, _, err = run("check", "cartpole_ppo", "environment.id=Pendulum-v1")
+    assert code == 2
+    assert "Box(1,) float32" in err
+
+
+def test_check_prints_the_resolved_experiment(run, tmp_path):
+    code, out, _ = run("check", "cartpole_ppo", "--resolved", "seed=4")
+    assert code == 0
+    path = tmp_path / "resolved.yaml"
+    path.write_text(out)
+    assert resolved_yaml(load_experiment(str(path))).strip() == out.strip()
+    assert yaml.safe_load(out)["seed"] == 4
+
+
+def test_show_graph_starts_nothing(run, calls):
+    code, out, _ = run("cartpole_ppo", "--show-graph", "--placement", "fused")
+    assert code == 0
+    assert "transport in_process" in out
+    assert calls.experiment is None
+
+
+def test_unread_keys_are_one_warning(run, calls):
+    code, _, err = run("cartpole_ppo", "limits.inference_seconds=5")
+    assert code == 0
+    assert err.startswith("srl-run: warning: nothing reads these keys")
+    assert err.count("\n") == 1
+
+
+def test_list_names_what_there_is(run):
+    code, out, _ = run("list")
+    assert code == 0
+    for name in ("cartpole_ppo", "atari_pong_ppo", "ppo", "gymnasium", "atari"):
+        assert name in out
+
+
+def test_schema_is_json(run):
+    code, out, _ = run("schema")
+    assert code == 0
+    assert json.loads(out)["properties"]["stop"]
+
+
+def test_evaluate_prints_what_comes_back(run, monkeypatch):
+    seen = []
+
+    def evaluate_trial(trial, episodes, checkpoint):
+        seen.append((trial, episodes, checkpoint))
+        return {"mean_return": 475.5, "episodes": episodes}
+
+    module = types.ModuleType("srl.distributed.evaluate")
+    module.evaluate_trial = evaluate_trial
+    monkeypatch.setitem(sys.modules, "srl.distributed.evaluate", module)
+    code, out, _ = run("evaluate", "trials/x", "--episodes", "5")
+    assert (code, out) == (0, "mean_return: 475.5\nepisodes: 5\n")
+    assert seen == [(Path("trials/x"), 5, None)]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["list"], ["schema"], ["check", "cartpole_ppo"], ["cartpole_ppo", "--show-graph"]]
+)
+def test_what_starts_nothing_imports_no_torch(arguments):
+    code = f"import sys; from srl.cli import main; sys.exit(main({arguments!r}) or 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    command = f"{sys.executable} -m srl.cli schema | head -c 10; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr == ""
+
+
+def test_a_script_that_starts_srl_run_without_a_guard_says_so(tmp_path, run):
+    path = tmp_path / "mine.py"
+    path.write_text("from srl.cli import main\ncode = main(['cartpole_ppo'])\ndef experiment(): ...\n")
+    code, _, err = run("check", str(path))
+    assert code == 2
+    assert err.count('__name__ == "__main__"') == 1
