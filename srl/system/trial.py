@@ -28,6 +28,7 @@ from srl.api.errors import ResourceError, UsageError
 from srl.api.experiment import Experiment
 from srl.system.durable import disk_errors, write_file
 from srl.system.metrics.json_values import dump_json
+from srl.system.structure import StructureError, flatten, unflatten
 
 _PROBE_BYTES = 64 * 1024
 _MAX_NAMES = 10_000
@@ -156,7 +157,23 @@ class TrialDirectory:
         Raises:
             ResourceError: Disk full or read-only.
         """
-        write_file(self.policies, (dump_json({"environment": environment, "policies": policies}) + "\n").encode())
+        # Bounds of spaces may be infinite, for which JSON has no number: the structure keeps them.
+        structure, _ = flatten({"environment": environment, "policies": policies})
+        write_file(self.policies, (json.dumps(structure, allow_nan=False, indent=2) + "\n").encode())
+
+    def read_policies(self) -> tuple[dict[str, Any], dict[str, dict[str, Any]]] | None:
+        """What :meth:`write_policies` stored: the environment, and policies by name; ``None`` if it stored nothing.
+
+        Raises:
+            UsageError: The file is damaged.
+        """
+        try:
+            stored = unflatten(json.loads(self.policies.read_text()), {})
+            return dict(stored["environment"]), dict(stored["policies"])
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError, StructureError) as error:
+            raise UsageError("not a valid file of policies", where=str(self.policies), value=str(error)) from error
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Replace ``summary.json``, whole or not at all; NaN and infinity become ``null``.

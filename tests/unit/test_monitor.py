@@ -310,3 +310,8 @@ def test_the_return_history_is_bounded_and_keeps_both_ends(monitor):
     assert history[0][0] < 400
     assert history[-1][0] == 10_000
     assert [point[0] for point in history] == sorted(point[0] for point in history)
+
+
+@pytest.mark.parametrize(("flow", "bound"), [(None, 1), ({"samples": {"max_policy_lag": 3}}, 3)])
+def test_the_lag_bound_is_what_workers_are_told(clock, flow, bound):
+    assert TrialMonitor(experiment(), workers(), clock, flow=flow).snapshot().lag_bound == bound

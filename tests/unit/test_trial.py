@@ -146,3 +146,15 @@ def test_a_failed_write_leaves_the_old_summary_and_nothing_else(tmp_path, monkey
         trial.write_summary({"updates": 2})
     assert trial.read_summary() == {"updates": 1}
     assert sorted(path.name for path in trial.path.iterdir()) == before
+
+
+def test_policies_come_back_with_infinite_bounds(tmp_path):
+    trial = TrialDirectory.create(EXPERIMENT, tmp_path / "mine")
+    assert trial.read_policies() is None
+    environment = {"name": "toy", "observation": {"low": float("-inf"), "high": 1.5, "shape": (4,)}}
+    trial.write_policies(environment, {"main": {"network": {"hidden": [64, 64]}}})
+    assert trial.read_policies() == (environment, {"main": {"network": {"hidden": [64, 64]}}})
+    assert "Infinity" not in trial.policies.read_text()
+    trial.policies.write_text("{")
+    with pytest.raises(UsageError, match="not a valid file of policies"):
+        trial.read_policies()

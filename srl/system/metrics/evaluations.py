@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from srl.system.metrics.snapshot import EvaluationResult
 from srl.system.report import Evaluation
@@ -57,6 +58,21 @@ class EvaluationMerger:
         parts = self._open.pop(key)
         count = sum(len(one.returns) for one in parts.values())
         return f"evaluation of version {key[1]} discarded: only {count} of {self._episodes} episodes were reported"
+
+
+def scores(result: EvaluationResult) -> dict[str, Any]:
+    """An evaluation in numbers, as it stands in ``summary.json`` and as ``srl-run evaluate`` gives it."""
+    return {
+        "mean_return": result.mean,
+        "std": result.std,
+        "min": min(result.returns),
+        "max": max(result.returns),
+        "mean_length": sum(result.lengths) / len(result.lengths),
+        "episodes": len(result.returns),
+        "policy": result.policy,
+        "policy_version": result.policy_version,
+        "env_steps": result.env_steps,
+    }
 
 
 def _merge(parts: Mapping[str, Evaluation]) -> EvaluationResult:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from srl.api.experiment import EvaluatorGroup, Experiment
@@ -45,6 +45,8 @@ class TrialMonitor:
         workers: All workers that were declared.
         clock: Seconds, monotonic.
         frames_per_step: Frames under one env step, where the trainer reports no ``frames``.
+        flow: Flow-control parameters by sample stream, as workers are told them: they know what a ``max_policy_lag`` of
+            ``default`` is. ``None`` = take the experiment's.
     """
 
     def __init__(
@@ -54,10 +56,12 @@ class TrialMonitor:
         clock: Callable[[], float] = time.monotonic,
         *,
         frames_per_step: int = 1,
+        flow: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         self.experiment = experiment
         self._clock = clock
         self._frames_per_step = frames_per_step
+        self._lag_bound = lag_bound(experiment, flow)
         self._made = clock()
         self._started: float | None = None
         self._stopped: float | None = None
@@ -213,7 +217,7 @@ class TrialMonitor:
             frames_per_second=self._rate(now, 1),
             lag_mean=self._recent_lag(now),
             lag_max=self._trainer_max("policy_lag_max") if self._trainer_sum("policy_lag_rows") else None,
-            lag_bound=lag_bound(self.experiment),
+            lag_bound=self._lag_bound,
             episodes=self._episode_count,
             episode_return=self.episode_return,
             return_history=self._history.points(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from srl.api.experiment import ActorGroup, Experiment, PolicyGroup, SampleStream, TrainerGroup
 from srl.system.metrics.ledger import WorkerLedger, sum_edges
@@ -53,9 +54,17 @@ def edge_rows(
     return tuple(result)
 
 
-def lag_bound(experiment: Experiment) -> int | None:
-    """The smallest bound that a sample stream of the resolved experiment declares; ``None`` = no bound."""
-    bounds = [stream.max_policy_lag for stream in experiment.streams.values() if isinstance(stream, SampleStream)]
+def lag_bound(experiment: Experiment, flow: Mapping[str, Mapping[str, Any]] | None = None) -> int | None:
+    """The smallest bound on the policy lag of any sample stream; ``None`` = no bound.
+
+    Args:
+        experiment: The experiment.
+        flow: Flow-control parameters by stream, with the bound that ``default`` stands for.
+    """
+    declared = {
+        name: stream.max_policy_lag for name, stream in experiment.streams.items() if isinstance(stream, SampleStream)
+    }
+    bounds = [(flow or {}).get(name, {}).get("max_policy_lag", bound) for name, bound in declared.items()]
     return min((bound for bound in bounds if isinstance(bound, int)), default=None)
 
 

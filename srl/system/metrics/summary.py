@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import srl
+from srl.system.metrics.evaluations import scores
 from srl.system.metrics.json_values import json_safe
-from srl.system.metrics.snapshot import EvaluationResult
 from srl.system.worker import WorkerId
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ def build_summary(
         "blocks": _account(counters, "blocks"),
         "rows": _account(counters, "rows"),
         "episodes": {"count": episode_count, "return_mean_last_100": monitor.episode_return},
-        "evaluation": _evaluation(evaluations[-1]) if evaluations else None,
-        "best_evaluation": _evaluation(max(evaluations, key=lambda one: one.mean)) if evaluations else None,
+        "evaluation": scores(evaluations[-1]) if evaluations else None,
+        "best_evaluation": scores(max(evaluations, key=lambda one: one.mean)) if evaluations else None,
         "evaluations": len(evaluations),
         "workers": {
             name: {"incarnations": incarnations[name] + 1, "shares": {k: round(v, 4) for k, v in shares.items()}}
@@ -91,20 +91,6 @@ def versions() -> dict[str, str | None]:
             result[package] = None
     result["platform"] = platform.platform()
     return result
-
-
-def _evaluation(result: EvaluationResult) -> dict[str, Any]:
-    return {
-        "mean_return": result.mean,
-        "std": result.std,
-        "min": min(result.returns),
-        "max": max(result.returns),
-        "mean_length": sum(result.lengths) / len(result.lengths),
-        "episodes": len(result.returns),
-        "policy": result.policy,
-        "policy_version": result.policy_version,
-        "env_steps": result.env_steps,
-    }
 
 
 def _total(counters: Counters, kind: str | None = None) -> dict[str, int]:

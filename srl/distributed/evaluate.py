@@ -1,0 +1,125 @@
+"""Scoring a trial's policy after the trial: deterministic actions, statistics read-only, a fixed number of episodes."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from srl.api.errors import UsageError
+from srl.api.experiment import EvaluatorGroup, Experiment
+from srl.api.importing import import_target
+from srl.api.loading import load_experiment
+from srl.api.policy import ActingPolicy, PolicySpec
+from srl.api.registry import environment_factory
+from srl.distributed.graph import resolve
+from srl.distributed.probing import probe_environment
+from srl.system.checkpoint import Checkpoint, list_checkpoints, load_checkpoint, newest_complete
+from srl.system.metrics.evaluations import scores
+from srl.system.metrics.snapshot import EvaluationResult
+from srl.system.seeding import environment_seeds
+from srl.system.trial import TrialDirectory
+from srl.system.workers.evaluator import run_episodes
+
+DEFAULT_ENVIRONMENTS = 10
+
+
+def evaluate_trial(
+    trial: Path,
+    episodes: int,
+    checkpoint: str | None = None,
+    *,
+    policy: str | None = None,
+    environments: int | None = None,
+    seed: int | None = None,
+) -> dict[str, Any]:
+    """Run episodes with a saved version of a policy, in this process.
+
+    Args:
+        trial: The trial directory.
+        episodes: Number of episodes; they are dealt out over the environments in advance.
+        checkpoint: Directory of a checkpoint, its name, or its policy version; ``None`` = the newest complete one.
+        policy: Policy name; ``None`` = the evaluators' policy, or the first one.
+        environments: Environments side by side; ``None`` = as many as the trial's evaluators have, or 10.
+        seed: Root of the environments' randomness; ``None`` = the experiment's seed.
+
+    Returns:
+        ``mean_return``, ``std``, ``min``, ``max``, ``mean_length``, ``episodes``, ``policy``, ``policy_version``,
+        ``env_steps``, ``checkpoint``, ``weights_sha256``, ``seconds``, ``returns``.
+
+    Raises:
+        UsageError: No trial, no checkpoint, an unknown policy, or no episodes asked for.
+        CheckpointError: The checkpoint that was named is damaged.
+    """
+    if episodes < 1:
+        raise UsageError("nothing to evaluate", value=episodes, expected="at least 1 episode")
+    directory = TrialDirectory.open(trial)
+    experiment = load_experiment(str(directory.experiment))
+    group = next((one for one in experiment.workers.values() if isinstance(one, EvaluatorGroup)), None)
+    name = policy or (group.policy if group else next(iter(experiment.policies)))
+    saved = _checkpoint(directory, checkpoint)
+    spec = _policy_spec(directory, experiment, name)
+    acting: ActingPolicy = import_target(spec.acting, f"policies.{name}")(spec)
+    acting.load(saved.weights())
+    count = min(episodes, environments or (group.environments if group else DEFAULT_ENVIRONMENTS))
+    began = time.monotonic()
+    returns, lengths = run_episodes(
+        environment_factory(experiment.model_dump(mode="json")["environment"]),
+        acting,
+        spec,
+        episodes=episodes,
+        environments=count,
+        seeds=_seeds(experiment.seed if seed is None else seed, count),
+    )
+    seconds = time.monotonic() - began
+    env_steps = int(saved.counters.get("env_steps", 0))
+    result = EvaluationResult(name, saved.version, env_steps, tuple(returns), tuple(lengths), seconds)
+    return {
+        **scores(result),
+        "checkpoint": str(saved.path),
+        "weights_sha256": saved.weights_sha256,
+        "seconds": seconds,
+        "returns": returns,
+    }
+
+
+def _checkpoint(directory: TrialDirectory, wanted: str | None) -> Checkpoint:
+    root = directory.checkpoints
+    if wanted is None:
+        newest = newest_complete(root)
+        if newest is None:
+            raise UsageError(
+                "the trial has no complete checkpoint",
+                where=str(root),
+                hint="A trial writes its first one after checkpoints.interval_seconds and its last one at its end.",
+            )
+        return newest
+    present = list_checkpoints(root)
+    version = f"version-{int(wanted):09d}" if wanted.isdecimal() else ""
+    # Of several sets of one version the last one counts.
+    for path in reversed(present):
+        if wanted == path.name or version in (path.name, "-".join(path.name.split("-")[:2])):
+            return load_checkpoint(path)
+    if Path(wanted).is_dir():
+        return load_checkpoint(Path(wanted))
+    raise UsageError(
+        "there is no such checkpoint",
+        where=str(root),
+        value=wanted,
+        expected="a directory, or one of " + ", ".join(path.name for path in present) if present else "a directory",
+    )
+
+
+def _policy_spec(directory: TrialDirectory, experiment: Experiment, name: str) -> PolicySpec:
+    """As the trial resolved it; resolved anew if the trial did not store it."""
+    if name not in experiment.policies:
+        raise UsageError("there is no such policy", value=name, expected=f"one of {', '.join(experiment.policies)}")
+    stored = directory.read_policies()
+    if stored is not None and name in stored[1]:
+        return PolicySpec.from_dict(stored[1][name])
+    return resolve(experiment, probe_environment(experiment)).policies[name]
+
+
+def _seeds(root: int, count: int) -> list[int]:
+    # A kind of its own: the episodes of the trial's actors and evaluators are not repeated.
+    return environment_seeds(root, kind="evaluate", worker=0, incarnation=0, ring_group=0, count=count)

@@ -1,0 +1,90 @@
+"""Evaluation of a finished trial: exactly the asked episodes, of exactly the asked version, from files alone."""
+
+import json
+
+import numpy as np
+import pytest
+
+from srl.api.errors import UsageError
+from srl.api.loading import load_experiment, resolved_yaml
+from srl.distributed.evaluate import evaluate_trial
+from srl.distributed.graph import resolve
+from srl.distributed.probing import probe_environment
+from srl.system.checkpoint import CheckpointError, save_checkpoint
+from srl.system.parameters import weights_sha256
+from srl.system.trial import TrialDirectory
+from srl.system.workers.training import Training
+
+
+@pytest.fixture(scope="module")
+def graph():
+    experiment = load_experiment("cartpole_ppo")
+    return resolve(experiment, probe_environment(experiment))
+
+
+@pytest.fixture
+def trial(graph, tmp_path):
+    trial = TrialDirectory.create(graph.experiment, tmp_path / "trial")
+    trial.write_experiment(resolved_yaml(graph.experiment))
+    return trial
+
+
+def save(trial, graph, version, scale):
+    training = Training(graph.policies["main"], seed=1)
+    views = training.layout.views(training.flat_weights())
+    weights = {name: array * array.dtype.type(scale) for name, array in views.items()}
+    save_checkpoint(trial.checkpoints, version=version, weights=weights, state={}, counters={"env_steps": 10 * version})
+    return weights_sha256(weights)
+
+
+def test_the_newest_version_is_scored_with_exactly_the_asked_episodes(trial, graph):
+    save(trial, graph, 1, 1.0)
+    newest = save(trial, graph, 2, 0.0)
+    first = evaluate_trial(trial.path, 7, environments=3)
+    assert len(first["returns"]) == first["episodes"] == 7
+    assert (first["policy"], first["policy_version"], first["env_steps"]) == ("main", 2, 20)
+    assert first["weights_sha256"] == newest
+    # Weights of zero always push to the left: the pole falls after 8 to 10 steps.
+    assert all(8 <= value <= 10 for value in first["returns"])
+    assert first["mean_return"] == pytest.approx(np.mean(first["returns"])) == pytest.approx(first["mean_length"])
+    json.dumps(first, allow_nan=False)
+    assert evaluate_trial(trial.path, 7, environments=3)["returns"] == first["returns"]
+    other = evaluate_trial(trial.path, 40, seed=8)["returns"]
+    assert other != evaluate_trial(trial.path, 40, seed=9)["returns"]
+
+
+@pytest.mark.parametrize("name", ["1", "version-000000001", "PATH"])
+def test_a_checkpoint_may_be_named(trial, graph, name):
+    wanted = save(trial, graph, 1, 1.0)
+    save(trial, graph, 2, 0.0)
+    path = trial.checkpoints / "version-000000001"
+    result = evaluate_trial(trial.path, 2, str(path) if name == "PATH" else name)
+    assert (result["policy_version"], result["weights_sha256"], result["checkpoint"]) == (1, wanted, str(path))
+
+
+def test_the_stored_policy_is_used_and_no_environment_is_probed(trial, graph, monkeypatch):
+    save(trial, graph, 1, 0.0)
+    trial.write_policies(graph.environment.to_dict(), {name: spec.to_dict() for name, spec in graph.policies.items()})
+
+    def refuse(_experiment):
+        raise AssertionError("probed")
+
+    monkeypatch.setattr("srl.distributed.evaluate.probe_environment", refuse)
+    assert evaluate_trial(trial.path, 2)["episodes"] == 2
+
+
+def test_what_is_not_there_is_named(trial, graph, tmp_path):
+    with pytest.raises(UsageError, match="no complete checkpoint"):
+        evaluate_trial(trial.path, 2)
+    save(trial, graph, 1, 0.0)
+    with pytest.raises(UsageError, match="version-000000001"):
+        evaluate_trial(trial.path, 2, "99")
+    with pytest.raises(UsageError, match="one of main"):
+        evaluate_trial(trial.path, 2, policy="other")
+    with pytest.raises(UsageError, match="at least 1"):
+        evaluate_trial(trial.path, 0)
+    with pytest.raises(UsageError, match="no such directory"):
+        evaluate_trial(tmp_path / "absent", 2)
+    (trial.checkpoints / "version-000000001" / "state.json").write_text("{ }")
+    with pytest.raises(CheckpointError, match=r"state\.json"):
+        evaluate_trial(trial.path, 2, "1")
