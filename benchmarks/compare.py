@@ -94,9 +94,25 @@ def run_once(system: System, env_steps: int, seed: int, timeout_seconds: float) 
         wall = time.monotonic() - began
         if done.returncode != 0:
             raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
-        summary = Path(directory) / "trial" / "summary.json"
-        text = summary.read_text() if summary.exists() else done.stdout.strip().splitlines()[-1]
-        return {**json.loads(text), "process_seconds": wall}
+        metrics = Path(directory) / "trial" / "metrics.jsonl"
+        if metrics.exists():
+            measured = {"env_steps_per_second": steady_rate(metrics.read_text())}
+        else:
+            measured = json.loads(done.stdout.strip().splitlines()[-1])
+        return {**measured, "process_seconds": wall}
+
+
+def steady_rate(metrics: str) -> float:
+    """Env steps per second between the first and the last but one training record of a trial's metrics.
+
+    The first record comes after the first update (lazy imports, first allocations), the last one after the draining
+    at the end; records are a second apart, so that a run should take ten seconds or more.
+    """
+    records = [record for line in metrics.splitlines() if (record := json.loads(line))["kind"] == "training"]
+    if len(records) < 5:
+        raise RuntimeError(f"only {len(records)} seconds of training: give more --env-steps")
+    first, last = records[0], records[-2]
+    return float((last["env_steps"] - first["env_steps"]) / (last["seconds"] - first["seconds"]))
 
 
 def machine() -> dict[str, Any]:
@@ -174,7 +190,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("systems", nargs="+", choices=sorted(SYSTEMS), help="systems; the first is the yardstick")
     parser.add_argument("--rounds", type=int, default=5, help="rounds; each runs every system once (default 5)")
-    parser.add_argument("--env-steps", type=int, default=1_000_000, help="env steps per run (default 1,000,000)")
+    parser.add_argument("--env-steps", type=int, default=2_000_000, help="env steps per run (default 2,000,000)")
     parser.add_argument("--timeout", type=float, default=900, help="seconds that one run may take (default 900)")
     parser.add_argument("--name", help="name of the results file; default = do not write one")
     options = parser.parse_args()
