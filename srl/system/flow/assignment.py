@@ -1,0 +1,148 @@
+"""Which ring group gets the next grant."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+
+from srl.system.streams.interface import Producer
+
+#: A unit fills one block at a time: (actor, ring group).
+Unit = tuple[int, int]
+
+#: One grant being filled and one waiting, so that a unit goes on while its announcement and the next credit travel.
+GRANTS_PER_UNIT = 2
+
+
+class Assignment(ABC):
+    """Knows the connected units and what each holds."""
+
+    @abstractmethod
+    def connect(self, producer: Producer) -> None:
+        """Its ring groups may get grants."""
+
+    @abstractmethod
+    def disconnect(self, producer: Producer) -> None:
+        """Its ring groups get no more; what they hold is forgotten."""
+
+    @abstractmethod
+    def pick(self, number: int) -> Unit | None:
+        """The unit for grant ``number``, ``None`` if it has to wait."""
+
+    @abstractmethod
+    def granted(self, unit: Unit) -> None:
+        """The unit holds one grant more."""
+
+    @abstractmethod
+    def ended(self, unit: Unit) -> None:
+        """The unit holds one grant less."""
+
+
+class LeastLoaded(Assignment):
+    """The connected unit with the fewest outstanding grants; of equals the one that has had that few for longest.
+
+    (Sorted order between equals would leave the last units idle for ever where N is less than the number of units.)
+
+    A unit holds at most ``max(GRANTS_PER_UNIT, ceil(bound / expected units))`` grants, so that the units together can
+    hold all the credits there may be: few units with many blocks per update need not wait for the trainer between
+    blocks. Expected, not connected: the first actor to connect must not get the grants of all. Every call is
+    O(distinct loads).
+
+    Args:
+        producers: Number of actor workers expected.
+        bound: The most credits that can be under way.
+    """
+
+    def __init__(self, producers: int, bound: int) -> None:
+        self._producers = producers
+        self._bound = bound
+        self._ring_groups = 1
+        self._loads: dict[Unit, int] = {}
+        self._by_load: dict[int, OrderedDict[Unit, None]] = {}
+
+    def limit(self) -> int:
+        """The most grants a unit may hold now."""
+        units = max(len(self._loads), self._producers * self._ring_groups)
+        return max(GRANTS_PER_UNIT, -(-self._bound // units))
+
+    def connect(self, producer: Producer) -> None:
+        """Add its units, holding nothing."""
+        self._ring_groups = max(self._ring_groups, producer.ring_groups)
+        for unit in _units(producer):
+            self._loads[unit] = 0
+            self._by_load.setdefault(0, OrderedDict())[unit] = None
+
+    def disconnect(self, producer: Producer) -> None:
+        """Remove its units."""
+        for unit in _units(producer):
+            self._leave(unit, self._loads.pop(unit))
+
+    def pick(self, number: int) -> Unit | None:
+        """See the class; the number plays no part."""
+        if not self._by_load:
+            return None
+        load = min(self._by_load)
+        return next(iter(self._by_load[load])) if load < self.limit() else None
+
+    def granted(self, unit: Unit) -> None:
+        """The unit holds one grant more."""
+        self._change(unit, 1)
+
+    def ended(self, unit: Unit) -> None:
+        """The unit holds one grant less."""
+        self._change(unit, -1)
+
+    def _change(self, unit: Unit, change: int) -> None:
+        load = self._loads[unit]
+        self._leave(unit, load)
+        self._loads[unit] = load + change
+        self._by_load.setdefault(load + change, OrderedDict())[unit] = None
+
+    def _leave(self, unit: Unit, load: int) -> None:
+        del self._by_load[load][unit]
+        if not self._by_load[load]:
+            del self._by_load[load]
+
+
+class RoundRobin(Assignment):
+    """Lockstep: grant g goes to unit ``g mod P`` in sorted order, once all producers have connected.
+
+    The units are those of the first lives; a unit whose actor is down keeps its turn and waits for its successor.
+
+    Args:
+        producers: Number of actor workers expected.
+    """
+
+    def __init__(self, producers: int) -> None:
+        self._producers = producers
+        self._connected: set[Unit] = set()
+        self._actors: dict[int, Producer] = {}
+        self._units: list[Unit] = []
+
+    def connect(self, producer: Producer) -> None:
+        """Its units may get their turns; with the last producer expected the order is fixed."""
+        self._connected.update(_units(producer))
+        self._actors.setdefault(producer.actor, producer)
+        if not self._units and len(self._actors) == self._producers:
+            self._units = sorted(unit for first in self._actors.values() for unit in _units(first))
+
+    def disconnect(self, producer: Producer) -> None:
+        """Its units wait for the successor."""
+        self._connected.difference_update(_units(producer))
+
+    def pick(self, number: int) -> Unit | None:
+        """See the class."""
+        if not self._units:
+            return None
+        unit = self._units[number % len(self._units)]
+        return unit if unit in self._connected else None
+
+    def granted(self, unit: Unit) -> None:
+        """The turn decides, not what a unit holds."""
+
+    def ended(self, unit: Unit) -> None:
+        """The turn decides, not what a unit holds."""
+
+
+def _units(producer: Producer) -> list[Unit]:
+    return [(producer.actor, ring_group) for ring_group in range(producer.ring_groups)]

@@ -1,0 +1,397 @@
+"""Flow control of one consumer: what to grant, what to cut, what to train on. Decides; the trainer worker does.
+
+::
+
+    loop:
+        for event in consumer.events(): flow.handle(event, now)      (all that arrived, before anything is decided)
+        for order in flow.instructions(version, now): send it
+        blocks = flow.take(version, now)                             (None: wait, at most until flow.wake_time(now))
+        copy out; flow.release(blocks)                               (their slots may be granted again)
+        update; flow.trained(blocks, version)                        (or flow.discard(blocks, reason))
+        version += 1
+
+The blocks of the next update may be taken (with ``version + 1``) while an update runs. Time is an argument, in seconds
+of any monotonic clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from srl.api.block import BlockHeader
+from srl.api.errors import ResourceError, StreamError
+from srl.system.flow.accounting import BlockAccount, EdgeAccount
+from srl.system.flow.assignment import Assignment, LeastLoaded, RoundRobin, Unit
+from srl.system.flow.gate import Gate, LagGate
+from srl.system.flow.ledger import Owner, Refusal, SlotLedger, SlotState
+from srl.system.flow.lockstep import LockstepGate
+from srl.system.flow.orders import Cut, Grant, ReadyBlock
+from srl.system.flow.stragglers import Durations
+from srl.system.streams.interface import Announced, Connected, Credit, Producer, Refused, Returned, SampleEvent
+
+__all__ = ["Cut", "FlowControl", "Grant", "OnStraggler", "ReadyBlock"]
+
+OnStraggler = Literal["cut", "wait", "drop"]
+
+
+@dataclass(slots=True)
+class _Outstanding:
+    """A grant in a producer's hands."""
+
+    producer: Producer
+    credit: Credit
+    granted_at_seconds: float
+    written_off: bool = False
+
+    @property
+    def unit(self) -> Unit:
+        return self.producer.actor, self.credit.ring_group
+
+
+class FlowControl:
+    """Slot ledger, gate, stragglers and accounts, composed.
+
+    Args:
+        blocks_per_update: N.
+        max_policy_lag: k in versions; ``None``: no bound (throughput mode).
+        on_straggler: What happens to a grant that holds up an update and is outstanding for too long
+            (``stragglers.py``). ``cut``: its owner is asked once for the rows it has; ``drop``: it is written off,
+            given back, and its block discarded on arrival (reason ``straggler``); ``wait``: nothing. Lockstep always
+            waits.
+        slots: Slots of the consumer's pool, at least N; see ``gate.default_slots``.
+        producers: Number of actor workers expected.
+        lockstep: Grants in turn, exact versions, blocks in (actor, ring group, sequence) order.
+
+    Raises:
+        ResourceError: If there are fewer slots than an update needs.
+        UsageError: If N or k is out of range, or lockstep has no bound.
+    """
+
+    def __init__(
+        self,
+        *,
+        blocks_per_update: int,
+        max_policy_lag: int | None,
+        on_straggler: OnStraggler,
+        slots: int,
+        producers: int,
+        lockstep: bool,
+    ) -> None:
+        if slots < blocks_per_update:
+            raise ResourceError(
+                "an update needs more blocks than there are slots",
+                value=slots,
+                expected=f"at least {blocks_per_update}",
+            )
+        self._ledger = SlotLedger(slots)
+        self._gate: Gate
+        self._assignment: Assignment
+        if lockstep:
+            self._gate = LockstepGate(blocks_per_update, max_policy_lag)
+            self._assignment = RoundRobin(producers)
+        else:
+            self._gate = LagGate(blocks_per_update, max_policy_lag)
+            bound = slots if max_policy_lag is None else min(slots, (max_policy_lag + 1) * blocks_per_update)
+            self._assignment = LeastLoaded(producers, bound)
+        self._lockstep = lockstep
+        self._on_straggler: OnStraggler = "wait" if lockstep else on_straggler
+        self._durations = Durations()
+        self._version = 0
+        self._draining = False
+        self._producers: dict[int, Producer] = {}
+        self._fences: dict[int, int] = {}
+        self._outstanding: dict[int, _Outstanding] = {}
+        self._ready: dict[int, ReadyBlock] = {}
+        self._taken: dict[int, ReadyBlock] = {}
+        self._blocks = BlockAccount()
+        self._credits = EdgeAccount()
+        self._refused: dict[str, int] = {}
+        self._stragglers = 0
+        self._gated_since_seconds: float | None = None
+        self._gated_seconds = 0.0
+
+    # What happened.
+
+    def handle(self, event: SampleEvent, now_seconds: float) -> None:
+        """Take in one event of the consumer's end."""
+        match event:
+            case Connected(producer):
+                self._connected(producer)
+            case Announced():
+                self._announced(event, now_seconds)
+            case Returned():
+                self._returned(event)
+            case Refused(reason):
+                self._refuse(reason)
+
+    def producer_died(self, producer: Producer) -> None:
+        """This life of the producer is over, or believed to be: its credits end, its slots go into quarantine."""
+        self._fences[producer.actor] = max(self._fences.get(producer.actor, 0), producer.incarnation + 1)
+        current = self._producers.get(producer.actor)
+        if current is None or current.incarnation > producer.incarnation:
+            return
+        del self._producers[producer.actor]
+        self._assignment.disconnect(current)
+        for owner in self._ledger.producer_died(current):
+            record = self._outstanding.pop(owner.grant)
+            self._credits.dropped[Refusal.PRODUCER_DIED] += 1
+            if not record.written_off:
+                self._gate.give_back(owner.grant)
+
+    def confirmed_dead(self, producer: Producer) -> None:
+        """It, and every policy worker with an open request on it, is gone for certain: its slots may be used again."""
+        self.producer_died(producer)
+        self._ledger.confirmed_dead(producer)
+
+    # What to do.
+
+    def instructions(self, version: int, now_seconds: float) -> list[Grant | Cut]:
+        """What to send now, at the trainer's version; each is said once.
+
+        Raises:
+            UsageError: If the version is ahead of the updates taken.
+        """
+        self._version = version
+        orders: list[Grant | Cut] = [*self._grants(version, now_seconds)]
+        cuts = self._judge_stragglers(version, now_seconds)
+        if self._on_straggler == "drop" and self._gate.may_grant(version):
+            orders += self._grants(version, now_seconds)
+        return orders + cuts
+
+    def take(self, version: int, now_seconds: float) -> list[ReadyBlock] | None:
+        """The blocks of the update that enters with this version, oldest grants first (lockstep: in block order).
+
+        Returns:
+            N blocks, or ``None`` if the update cannot start yet.
+
+        Raises:
+            UsageError: If it is not the turn of this version.
+        """
+        gated = self._gate.ready_for_update()
+        numbers = self._gate.take(version)
+        self._clock_gate(gated and numbers is None, now_seconds)
+        if numbers is None:
+            return None
+        blocks = [self._ready.pop(number) for number in numbers]
+        for block in blocks:
+            self._ledger.use(block.slot)
+            self._taken[block.header.grant] = block
+        if self._lockstep:
+            blocks.sort(key=lambda block: (block.header.actor, block.header.ring_group, block.header.sequence))
+        return blocks
+
+    def release(self, blocks: Sequence[ReadyBlock]) -> None:
+        """The blocks were copied out; their slots are free.
+
+        Raises:
+            StreamError: If a block was released before.
+        """
+        for block in blocks:
+            self._ledger.release(block.slot, block.header.generation)
+
+    def trained(self, blocks: Sequence[ReadyBlock], version: int) -> None:
+        """The update that entered with this version is complete.
+
+        Raises:
+            StreamError: If a block was not taken, was reported before, or was too old for this version.
+        """
+        bound = self._gate.max_policy_lag
+        for block in blocks:
+            lag = version - block.header.min_version
+            if bound is not None and lag > bound:
+                raise StreamError("a block exceeds the policy lag", value=lag, expected=f"at most {bound} versions")
+            self._blocks.trained(self._pop_taken(block))
+
+    def discard(self, blocks: Sequence[ReadyBlock], reason: str) -> None:
+        """The blocks of one ``take`` are not trained on, and the version stays: their grants are given back.
+
+        Raises:
+            StreamError: If a block was not taken or was reported before.
+            UsageError: If they are not one update's blocks, or in lockstep.
+        """
+        if len(blocks) != self._gate.blocks_per_update:
+            raise StreamError("an update's blocks are discarded as a whole", value=len(blocks))
+        self._gate.untake()
+        for block in blocks:
+            self._blocks.dropped(self._pop_taken(block), reason)
+
+    def wake_time(self, now_seconds: float) -> float | None:
+        """When a straggler decision may fall due, as of the last ``instructions``; ``None``: not before an event."""
+        candidate = self._straggler_candidate(self._version)
+        threshold = self._durations.threshold_seconds()
+        if candidate is None or threshold is None:
+            return None
+        return max(now_seconds, candidate.granted_at_seconds + threshold)
+
+    # Coming to rest.
+
+    def drain(self) -> None:
+        """Grant nothing more."""
+        self._draining = True
+
+    def set_barrier(self, version: int) -> None:
+        """Grant nothing for the updates from this version on; when it is reached, nothing is under way.
+
+        Raises:
+            UsageError: If more was granted already.
+        """
+        self._gate.set_barrier(version)
+
+    def lift_barrier(self) -> None:
+        """Grant again; lockstep goes on exactly as a run resumed at the barrier's version would.
+
+        Raises:
+            UsageError: If the barrier was not reached.
+        """
+        self._gate.lift_barrier()
+
+    def outstanding(self) -> int:
+        """Number of grants in producers' hands."""
+        return len(self._outstanding)
+
+    def drained(self) -> bool:
+        """Whether producers hold nothing and nothing more will be granted (after ``drain``, or at a barrier)."""
+        return not self._outstanding and (self._draining or self._gate.at_barrier())
+
+    def counts(self) -> dict[str, Any]:
+        """The accounts, after checking them.
+
+        ``blocks`` and ``valid_rows``: produced, trained, in_flight, dropped by reason; ``lengths``: trained and dropped
+        blocks by length; ``credits``: granted, announced, outstanding, ended by reason; ``slots`` by state; ``refused``
+        messages by reason; ``stragglers`` cut or written off; ``gated_seconds``: how long updates had blocks enough but
+        waited for older ones.
+
+        Raises:
+            StreamError: If something is unaccounted for.
+        """
+        in_flight = [block.header for blocks in (self._ready, self._taken) for block in blocks.values()]
+        self._blocks.check(in_flight)
+        self._credits.check(len(self._outstanding), "credits")
+        return self._blocks.to_dict(in_flight) | {
+            "credits": {
+                "granted": self._credits.sent,
+                "announced": self._credits.received,
+                "outstanding": len(self._outstanding),
+                "ended": dict(sorted(self._credits.dropped.items())),
+            },
+            "slots": {state.value: self._ledger.count(state) for state in SlotState},
+            "refused": dict(sorted(self._refused.items())),
+            "stragglers": self._stragglers,
+            "gated_seconds": self._gated_seconds,
+        }
+
+    def _connected(self, producer: Producer) -> None:
+        if producer.incarnation < self._fences.get(producer.actor, 0):
+            self._refuse(Refusal.SUPERSEDED_INCARNATION)
+            return
+        current = self._producers.get(producer.actor)
+        if current is not None and current.incarnation == producer.incarnation:
+            return
+        if current is not None:
+            self.producer_died(current)
+        self._fences[producer.actor] = producer.incarnation
+        self._producers[producer.actor] = producer
+        self._assignment.connect(producer)
+
+    def _announced(self, event: Announced, now_seconds: float) -> None:
+        header, producer = event.header, event.producer
+        self._blocks.produced(header)
+        owner = Owner(producer.actor, producer.incarnation, header.ring_group, header.grant)
+        refusal = self._ledger.announce(header.slot, header.generation, owner)
+        if refusal is not None:
+            self._refuse(refusal)
+            self._blocks.dropped(header, refusal)
+            return
+        record = self._end(header.grant)
+        self._credits.received += 1
+        self._durations.add(now_seconds - record.granted_at_seconds)
+        if record.written_off:
+            self._ledger.release(header.slot, header.generation)
+            self._blocks.dropped(header, "straggler")
+            return
+        self._gate.arrived(header.grant)
+        self._ready[header.grant] = ReadyBlock(header.slot, header, record.producer)
+
+    def _returned(self, event: Returned) -> None:
+        record = self._outstanding.get(event.grant)
+        refusal: Refusal | None = Refusal.NOT_GRANTED
+        if record is not None:
+            credit = record.credit
+            owner = Owner(event.producer.actor, event.producer.incarnation, credit.ring_group, event.grant)
+            refusal = self._ledger.give_back(event.slot, credit.generation, owner)
+        if refusal is not None:
+            self._refuse(refusal)
+            return
+        record = self._end(event.grant)
+        self._credits.dropped[event.reason] += 1
+        if not record.written_off:
+            self._gate.give_back(event.grant)
+
+    def _end(self, number: int) -> _Outstanding:
+        record = self._outstanding.pop(number)
+        self._assignment.ended(record.unit)
+        return record
+
+    def _refuse(self, reason: str) -> None:
+        self._refused[reason] = self._refused.get(reason, 0) + 1
+
+    def _grants(self, version: int, now_seconds: float) -> list[Grant]:
+        grants: list[Grant] = []
+        while not self._draining and self._gate.may_grant(version) and self._ledger.count(SlotState.FREE):
+            number, min_version = self._gate.next_grant(version)
+            unit = self._assignment.pick(number)
+            if unit is None:
+                break
+            grants.append(self._grant(unit, number, min_version, now_seconds))
+        return grants
+
+    def _grant(self, unit: Unit, number: int, min_version: int, now_seconds: float) -> Grant:
+        actor, ring_group = unit
+        producer = self._producers[actor]
+        slot, generation = self._ledger.grant(Owner(actor, producer.incarnation, ring_group, number))
+        credit = Credit(number, ring_group, slot, generation, min_version, exact=self._lockstep)
+        self._gate.grant(number, min_version)
+        self._assignment.granted(unit)
+        self._credits.sent += 1
+        self._outstanding[number] = _Outstanding(producer, credit, now_seconds)
+        return Grant(producer, credit)
+
+    def _judge_stragglers(self, version: int, now_seconds: float) -> list[Cut]:
+        cuts: list[Cut] = []
+        threshold = self._durations.threshold_seconds()
+        while threshold is not None:
+            candidate = self._straggler_candidate(version)
+            if candidate is None or now_seconds < candidate.granted_at_seconds + threshold:
+                break
+            self._stragglers += 1
+            number = candidate.credit.grant
+            if self._on_straggler == "drop":
+                candidate.written_off = True
+                self._gate.give_back(number)
+            else:
+                self._gate.judged(number)
+                cuts.append(Cut(candidate.producer, number))
+        return cuts
+
+    def _straggler_candidate(self, version: int) -> _Outstanding | None:
+        if self._on_straggler == "wait":
+            return None
+        free = self._ledger.count(SlotState.FREE)
+        if self._on_straggler == "drop" and not free and not self._gate.ready_for_update():
+            # Its slot stays its owner's: written off, it would free the update of nothing and lose a block.
+            return None
+        number = self._gate.blocking(version, no_room=free + self._ledger.count(SlotState.IN_USE) == 0)
+        return None if number is None else self._outstanding[number]
+
+    def _clock_gate(self, gated: bool, now_seconds: float) -> None:
+        if self._gated_since_seconds is not None:
+            self._gated_seconds += now_seconds - self._gated_since_seconds
+        self._gated_since_seconds = now_seconds if gated else None
+
+    def _pop_taken(self, block: ReadyBlock) -> BlockHeader:
+        taken = self._taken.pop(block.header.grant, None)
+        if taken is None:
+            raise StreamError("a block was accounted for twice, or never taken", value=block.header.grant)
+        return taken.header

@@ -1,0 +1,90 @@
+"""The gate of lockstep mode: the same grants in the same updates, whatever the timing."""
+
+from __future__ import annotations
+
+import heapq
+
+from srl.api.errors import UsageError
+from srl.system.flow.gate import Gate
+
+
+class LockstepGate(Gate):
+    """The lockstep rule of ``gate.py``. A grant that ends without a block is granted again, same number.
+
+    Args:
+        blocks_per_update: N.
+        max_policy_lag: k in versions; lockstep needs a bound.
+
+    Raises:
+        UsageError: If there is no bound.
+    """
+
+    def __init__(self, blocks_per_update: int, max_policy_lag: int | None) -> None:
+        super().__init__(blocks_per_update, max_policy_lag)
+        if max_policy_lag is None:
+            raise UsageError("lockstep needs a bound on the policy lag", expected="max_policy_lag of 0 or more")
+        self._lag = max_policy_lag
+        self._first_version = 0
+        self._next_number = 0
+        self._again: list[int] = []
+        self._ready: set[int] = set()
+
+    def _begin_at(self, version: int) -> None:
+        self._first_version = version
+        self._next_number = version * self.blocks_per_update
+
+    def _granted(self) -> int:
+        return self._next_number - len(self._again)
+
+    def may_grant(self, version: int) -> bool:
+        """The credits of ``gate.py``; grants given back are due whatever the version."""
+        return bool(self._again) or super().may_grant(version)
+
+    def next_grant(self, version: int) -> tuple[int, int]:
+        """The lowest number not granted; its version follows from the number, not from the trainer's version."""
+        number = self._again[0] if self._again else self._next_number
+        return number, max(self._first_version, number // self.blocks_per_update - self._lag)
+
+    def grant(self, number: int, min_version: int) -> None:
+        """Go on to the next number."""
+        if self._again:
+            heapq.heappop(self._again)
+        else:
+            self._next_number = number + 1
+
+    def arrived(self, number: int) -> None:
+        """Remember the block."""
+        self._ready.add(number)
+
+    def give_back(self, number: int) -> None:
+        """The number is due again, before any new one."""
+        heapq.heappush(self._again, number)
+
+    def untake(self) -> None:
+        """Not in lockstep.
+
+        Raises:
+            UsageError: Always: an update's grants are fixed, so it cannot be repeated with others.
+        """
+        raise UsageError(
+            "lockstep cannot discard an update's blocks",
+            expected="every update to count, also one that skips its gradient step",
+        )
+
+    def judged(self, number: int) -> None:
+        """There are no stragglers in lockstep, so there is nothing to set aside."""
+
+    def blocking(self, version: int, *, no_room: bool) -> int | None:
+        """Lockstep waits for everyone: nobody is a straggler."""
+        return None
+
+    def ready_for_update(self) -> bool:
+        """Whether N blocks are ready, be they the next update's or not."""
+        return len(self._ready) >= self.blocks_per_update
+
+    def _take(self, version: int) -> list[int] | None:
+        numbers = range(version * self.blocks_per_update, (version + 1) * self.blocks_per_update)
+        if not self._ready.issuperset(numbers):
+            return None
+        self._ready.difference_update(numbers)
+        return list(numbers)
