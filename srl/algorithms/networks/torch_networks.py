@@ -96,7 +96,7 @@ class MLPActorCritic(ActorCritic):
     def compute(self, observation: torch.Tensor, prepared: Prepared) -> tuple[torch.Tensor, torch.Tensor]:
         """The pass, both towers at once; on the CPU in numpy."""
         if observation.device.type == "cpu":
-            logits, value = NumpyMLPFunction.apply(self._numpy, observation, *prepared)
+            logits, value = NumpyMLPFunction.apply(self._numpy, observation, *prepared)  # type: ignore[no-untyped-call]
             return logits, value
         return self.compute_in_torch(observation, prepared)
 
@@ -123,18 +123,19 @@ class NumpyMLPFunction(torch.autograd.Function):
         ctx: Any, mlp: NumpyMLP, observation: torch.Tensor, *parameters: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits ``float32[B, A]`` and values ``float32[B]``."""
-        logits, value = mlp.forward([parameter.detach().numpy() for parameter in parameters], observation.numpy())
-        ctx.mlp, ctx.number, ctx.parameters = mlp, mlp.passes, parameters
+        arrays = [parameter.detach().numpy() for parameter in parameters]
+        logits, value = mlp.forward(arrays, observation.numpy())
+        ctx.mlp, ctx.number, ctx.parameters = mlp, mlp.passes, arrays
         return torch.from_numpy(logits.copy()), torch.from_numpy(value.reshape(-1).copy())
 
     @staticmethod
-    @once_differentiable  # type: ignore[misc]
+    @once_differentiable
     def backward(ctx: Any, logits_gradient: torch.Tensor, value_gradient: torch.Tensor) -> tuple[Any, ...]:
         """Gradients of the parameters; there is none of the observation."""
         if ctx.number != ctx.mlp.passes:
             raise RuntimeError("another forward pass overwrote what this backward pass needs")
         gradients = ctx.mlp.backward(
-            [parameter.detach().numpy() for parameter in ctx.parameters],
+            ctx.parameters,
             logits_gradient.contiguous().numpy(),
             value_gradient.contiguous().numpy().reshape(-1, 1),
         )

@@ -66,13 +66,14 @@ def ppo_loss(logits: Array, value: Array, batch: Minibatch, weights: LossWeights
     Returns:
         The sums; gradient by logits ``float32[M, A]``; gradient by value ``float32[M]``.
     """
-    rows = np.arange(len(value))
+    rows, actions = logits.shape
+    chosen = np.arange(0, rows * actions, actions) + batch.action  # in the flattened array
     log_probability, probability = _log_softmax(logits)
-    log_ratio = log_probability[rows, batch.action] - batch.old_log_probability
+    log_ratio = log_probability.reshape(-1).take(chosen) - batch.old_log_probability
     ratio = np.exp(log_ratio)
     surrogate = ratio * batch.advantage
-    clipped = np.clip(ratio, 1.0 - weights.clip_range, 1.0 + weights.clip_range)
-    clipped *= batch.advantage
+    bounded = np.minimum(np.maximum(ratio, np.float32(1.0 - weights.clip_range)), np.float32(1.0 + weights.clip_range))
+    clipped = bounded * batch.advantage
     negative_entropy = np.add.reduce(probability * log_probability, axis=1)
 
     # d policy / d log p(a): zero where the clipped branch is the smaller one, as it does not depend on p.
@@ -82,16 +83,17 @@ def ppo_loss(logits: Array, value: Array, batch: Minibatch, weights: LossWeights
     gradient *= np.float32(weights.entropy_coefficient)  # with the factor p below: d (-c H) / d logits
     gradient -= slope[:, None]
     gradient *= probability
-    gradient[rows, batch.action] += slope
+    flat = gradient.reshape(-1)
+    flat[chosen] = flat.take(chosen) + slope
 
     value_loss, value_gradient = _value_loss(value, batch, weights.value_clip_range)
     value_gradient *= np.float32(weights.value_coefficient)
     sums = LossSums(
-        policy=-float(np.minimum(surrogate, clipped).sum()),
+        policy=-float(np.add.reduce(np.minimum(surrogate, clipped))),
         value=value_loss,
-        entropy=-float(negative_entropy.sum()),
-        kl=float((ratio - log_ratio).sum()) - len(value),
-        clipped=float(np.count_nonzero(np.abs(ratio - 1.0) > weights.clip_range)),
+        entropy=-float(np.add.reduce(negative_entropy)),
+        kl=float(np.add.reduce(ratio - log_ratio)) - rows,
+        clipped=float(np.count_nonzero(ratio != bounded)),
     )
     return sums, gradient, value_gradient
 
@@ -114,10 +116,10 @@ def _value_loss(value: Array, batch: Minibatch, clip_range: float | None) -> tup
     error = value - batch.value_target
     if clip_range is None:
         return 0.5 * float(np.dot(error, error)), error
-    change = np.clip(value - batch.old_value, -clip_range, clip_range)
-    clipped_error = (batch.old_value + change) - batch.value_target
+    change = value - batch.old_value
+    inside = np.abs(change) <= clip_range
+    clipped_error = batch.old_value + np.clip(change, -clip_range, clip_range) - batch.value_target
     unclipped, clipped = error * error, clipped_error * clipped_error
-    inside = np.abs(value - batch.old_value) <= clip_range
     # Inside the range both branches are the same value; outside, the clipped one does not depend on it.
     gradient = np.where(inside | (unclipped >= clipped), error, np.float32(0.0))
     return 0.5 * float(np.maximum(unclipped, clipped).sum()), gradient
