@@ -35,6 +35,7 @@ from srl.system.worker import WorkerId
 _RECENT_EPISODES = 100
 _RATE_WINDOW_SECONDS = 5.0
 _HISTORY_POINTS = 120
+_DECISIVE = frozenset({"trainer", "evaluator"})
 
 
 class TrialMonitor:
@@ -90,7 +91,7 @@ class TrialMonitor:
         """
         now = self._clock()
         ledger = self._ledgers.get(report.worker)
-        env_steps_before = self.env_steps
+        env_steps_before = self.env_steps if report.kind == "trainer" else 0
         for text in report.messages:
             self.warn(report.worker, text)
         if ledger is None or not ledger.add(report, now):
@@ -101,7 +102,8 @@ class TrialMonitor:
         self._add_evaluations(ledger, report)
         if report.kind == "trainer":
             self._add_trainer_report(report, env_steps_before, now)
-        if self.stop_reason() is not None and self._started is not None:
+        # Reports of actors (thousands a second in a large trial) cannot reach a stop condition.
+        if report.kind in _DECISIVE and self.stop_reason() is not None and self._started is not None:
             self.training_stopped()
         return True
 

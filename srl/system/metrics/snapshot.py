@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EvaluationResult:
     """One whole evaluation of one frozen version, merged over the evaluators that took part.
 
@@ -27,12 +28,12 @@ class EvaluationResult:
     lengths: tuple[int, ...]
     wall_seconds: float
 
-    @property
+    @cached_property
     def mean(self) -> float:
         """Mean return."""
         return sum(self.returns) / len(self.returns)
 
-    @property
+    @cached_property
     def std(self) -> float:
         """Standard deviation of the returns (of this sample: divided by the number of episodes)."""
         mean = self.mean
