@@ -26,6 +26,10 @@ class Assignment(ABC):
         """Its ring groups get no more; what they hold is forgotten."""
 
     @abstractmethod
+    def retire(self, unit: Unit) -> None:
+        """The unit fills no more blocks in this life, though it may still hold grants."""
+
+    @abstractmethod
     def pick(self, number: int) -> Unit | None:
         """The unit for grant ``number``, ``None`` if it has to wait."""
 
@@ -49,33 +53,38 @@ class LeastLoaded(Assignment):
     O(distinct loads).
 
     Args:
-        producers: Number of actor workers expected.
+        producers: Number of units expected.
         bound: The most credits that can be under way.
     """
 
     def __init__(self, producers: int, bound: int) -> None:
         self._producers = producers
         self._bound = bound
-        self._ring_groups = 1
         self._loads: dict[Unit, int] = {}
         self._by_load: dict[int, OrderedDict[Unit, None]] = {}
+        self._retired: set[Unit] = set()
 
     def limit(self) -> int:
         """The most grants a unit may hold now."""
-        units = max(len(self._loads), self._producers * self._ring_groups)
-        return max(GRANTS_PER_UNIT, -(-self._bound // units))
+        return max(GRANTS_PER_UNIT, -(-self._bound // max(len(self._loads), self._producers)))
 
     def connect(self, producer: Producer) -> None:
         """Add its units, holding nothing."""
-        self._ring_groups = max(self._ring_groups, producer.ring_groups)
         for unit in _units(producer):
             self._loads[unit] = 0
-            self._by_load.setdefault(0, OrderedDict())[unit] = None
+            self._enter(unit, 0)
 
     def disconnect(self, producer: Producer) -> None:
         """Remove its units."""
         for unit in _units(producer):
             self._leave(unit, self._loads.pop(unit))
+            self._retired.discard(unit)
+
+    def retire(self, unit: Unit) -> None:
+        """Take the unit out of the choice."""
+        if unit not in self._retired:
+            self._leave(unit, self._loads[unit])
+            self._retired.add(unit)
 
     def pick(self, number: int) -> Unit | None:
         """See the class; the number plays no part."""
@@ -96,39 +105,47 @@ class LeastLoaded(Assignment):
         load = self._loads[unit]
         self._leave(unit, load)
         self._loads[unit] = load + change
-        self._by_load.setdefault(load + change, OrderedDict())[unit] = None
+        self._enter(unit, load + change)
+
+    def _enter(self, unit: Unit, load: int) -> None:
+        if unit not in self._retired:
+            self._by_load.setdefault(load, OrderedDict())[unit] = None
 
     def _leave(self, unit: Unit, load: int) -> None:
+        if unit in self._retired:
+            return
         del self._by_load[load][unit]
         if not self._by_load[load]:
             del self._by_load[load]
 
 
 class RoundRobin(Assignment):
-    """Lockstep: grant g goes to unit ``g mod P`` in sorted order, once all producers have connected.
+    """Lockstep: grant g goes to unit ``g mod P`` in sorted order, once all P have connected.
 
-    The units are those of the first lives; a unit whose actor is down keeps its turn and waits for its successor.
+    From then on the units are fixed; one whose actor is down keeps its turn and waits for the successor.
 
     Args:
-        producers: Number of actor workers expected.
+        producers: P, the number of units expected.
     """
 
     def __init__(self, producers: int) -> None:
         self._producers = producers
         self._connected: set[Unit] = set()
-        self._actors: dict[int, Producer] = {}
         self._units: list[Unit] = []
 
     def connect(self, producer: Producer) -> None:
-        """Its units may get their turns; with the last producer expected the order is fixed."""
+        """Its units may get their turns; with the last unit expected the order is fixed."""
         self._connected.update(_units(producer))
-        self._actors.setdefault(producer.actor, producer)
-        if not self._units and len(self._actors) == self._producers:
-            self._units = sorted(unit for first in self._actors.values() for unit in _units(first))
+        if not self._units and len(self._connected) == self._producers:
+            self._units = sorted(self._connected)
 
     def disconnect(self, producer: Producer) -> None:
         """Its units wait for the successor."""
         self._connected.difference_update(_units(producer))
+
+    def retire(self, unit: Unit) -> None:
+        """The unit waits for its successor."""
+        self._connected.discard(unit)
 
     def pick(self, number: int) -> Unit | None:
         """See the class."""

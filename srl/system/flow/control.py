@@ -35,6 +35,9 @@ __all__ = ["Cut", "FlowControl", "Grant", "OnStraggler", "ReadyBlock"]
 
 OnStraggler = Literal["cut", "wait", "drop"]
 
+#: An actor that drains returns its credits with this word. Granted again, they would come back at once, for ever.
+SHUTDOWN_REASON = "shutdown"
+
 
 @dataclass(slots=True)
 class _Outstanding:
@@ -61,7 +64,7 @@ class FlowControl:
             given back, and its block discarded on arrival (reason ``straggler``); ``wait``: nothing. Lockstep always
             waits.
         slots: Slots of the consumer's pool, at least N; see ``gate.default_slots``.
-        producers: Number of actor workers expected.
+        producers: Number of (actor, ring group) pairs expected.
         lockstep: Grants in turn, exact versions, blocks in (actor, ring group, sequence) order.
 
     Raises:
@@ -208,12 +211,11 @@ class FlowControl:
         """The blocks of one ``take`` are not trained on, and the version stays: their grants are given back.
 
         Raises:
-            StreamError: If a block was not taken or was reported before.
-            UsageError: If they are not one update's blocks, or in lockstep.
+            StreamError: If they are not one update's blocks, or one was not taken or was reported before.
         """
         if len(blocks) != self._gate.blocks_per_update:
             raise StreamError("an update's blocks are discarded as a whole", value=len(blocks))
-        self._gate.untake()
+        self._gate.untake(blocks[0].header.grant)
         for block in blocks:
             self._blocks.dropped(self._pop_taken(block), reason)
 
@@ -325,6 +327,8 @@ class FlowControl:
             self._refuse(refusal)
             return
         record = self._end(event.grant)
+        if event.reason == SHUTDOWN_REASON:
+            self._assignment.retire(record.unit)
         self._credits.dropped[event.reason] += 1
         if not record.written_off:
             self._gate.give_back(event.grant)

@@ -21,9 +21,9 @@ update starts: the gate only waits for blocks under way, which arrive, are given
 
 k = 0: N grants, all of them in, one update: synchronous. k = ``None``: no bound, room in slots only.
 
-**Lockstep** (``lockstep.py``). The update entering with version u consumes exactly the grants u * N .. (u + 1) * N - 1,
-and grant g acts with exactly version ``max(first version, g // N - k)``, whenever it is sent: timing and number of
-slots change nothing.
+**Lockstep** (``lockstep.py``). Update u consumes exactly the grants u * N .. (u + 1) * N - 1, and grant g acts with
+exactly the version at which update ``g // N - k`` entered, whenever it is sent: timing and number of slots change
+nothing.
 """
 
 from __future__ import annotations
@@ -161,8 +161,8 @@ class Gate(ABC):
         """A grant ended without a block."""
 
     @abstractmethod
-    def untake(self) -> None:
-        """The blocks last taken are not trained: their grants are given back, the version stays."""
+    def untake(self, number: int) -> None:
+        """The update that took this grant came to nothing: its grants are given back, the version stays."""
 
     @abstractmethod
     def blocking(self, version: int, *, no_room: bool) -> int | None:
@@ -242,7 +242,7 @@ class LagGate(Gate):
         del self._versions[number]
         self._net_granted -= 1
 
-    def untake(self) -> None:
+    def untake(self, number: int) -> None:
         """Make room for one update's worth of grants."""
         self._undo_turn()
         self._net_granted -= self.blocks_per_update

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left, insort
 
 from srl.api.errors import UsageError
 from srl.system.flow.gate import Gate
@@ -10,6 +11,10 @@ from srl.system.flow.gate import Gate
 
 class LockstepGate(Gate):
     """The lockstep rule of ``gate.py``. A grant that ends without a block is granted again, same number.
+
+    Updates are numbered from the first version on, one per ``take``, also those that come to nothing. So update u
+    enters with version ``u - (updates before it that came to nothing)``; which ones did is known before any grant that
+    acts with that version is due.
 
     Args:
         blocks_per_update: N.
@@ -28,13 +33,16 @@ class LockstepGate(Gate):
         self._next_number = 0
         self._again: list[int] = []
         self._ready: set[int] = set()
+        self._undone: list[int] = []
 
     def _begin_at(self, version: int) -> None:
         self._first_version = version
         self._next_number = version * self.blocks_per_update
+        self._undone.clear()
 
     def _granted(self) -> int:
-        return self._next_number - len(self._again)
+        undone = len(self._undone) * self.blocks_per_update
+        return self._next_number - len(self._again) - undone
 
     def may_grant(self, version: int) -> bool:
         """The credits of ``gate.py``; grants given back are due whatever the version."""
@@ -43,7 +51,8 @@ class LockstepGate(Gate):
     def next_grant(self, version: int) -> tuple[int, int]:
         """The lowest number not granted; its version follows from the number, not from the trainer's version."""
         number = self._again[0] if self._again else self._next_number
-        return number, max(self._first_version, number // self.blocks_per_update - self._lag)
+        entered = max(self._first_version, number // self.blocks_per_update - self._lag)
+        return number, entered - bisect_left(self._undone, entered)
 
     def grant(self, number: int, min_version: int) -> None:
         """Go on to the next number."""
@@ -60,16 +69,10 @@ class LockstepGate(Gate):
         """The number is due again, before any new one."""
         heapq.heappush(self._again, number)
 
-    def untake(self) -> None:
-        """Not in lockstep.
-
-        Raises:
-            UsageError: Always: an update's grants are fixed, so it cannot be repeated with others.
-        """
-        raise UsageError(
-            "lockstep cannot discard an update's blocks",
-            expected="every update to count, also one that skips its gradient step",
-        )
+    def untake(self, number: int) -> None:
+        """Later updates enter with a version one less than their number would say."""
+        self._undo_turn()
+        insort(self._undone, number // self.blocks_per_update)
 
     def judged(self, number: int) -> None:
         """There are no stragglers in lockstep, so there is nothing to set aside."""
@@ -83,7 +86,8 @@ class LockstepGate(Gate):
         return len(self._ready) >= self.blocks_per_update
 
     def _take(self, version: int) -> list[int] | None:
-        numbers = range(version * self.blocks_per_update, (version + 1) * self.blocks_per_update)
+        update = version + len(self._undone)
+        numbers = range(update * self.blocks_per_update, (update + 1) * self.blocks_per_update)
         if not self._ready.issuperset(numbers):
             return None
         self._ready.difference_update(numbers)
