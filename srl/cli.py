@@ -164,7 +164,11 @@ def _evaluate_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("trial", type=Path, metavar="TRIAL", help="directory of the trial")
     parser.add_argument("--episodes", type=int, default=100, metavar="N", help="number of episodes (default: 100)")
-    parser.add_argument("--checkpoint", metavar="NAME", help="which checkpoint (default: the newest complete one)")
+    parser.add_argument(
+        "--checkpoint",
+        metavar="NAME",
+        help="best, newest, or a checkpoint's name or version (default: the best, else the newest)",
+    )
     parser.set_defaults(action=_evaluate)
     return parser
 

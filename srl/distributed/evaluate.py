@@ -38,7 +38,8 @@ def evaluate_trial(
     Args:
         trial: The trial directory.
         episodes: Number of episodes; they are dealt out over the environments in advance.
-        checkpoint: Directory of a checkpoint, its name, or its policy version; ``None`` = the newest complete one.
+        checkpoint: ``best`` (the version that scored highest in the trial), ``newest``, a directory, the name of a
+            checkpoint or its policy version; ``None`` = the best where evaluators kept one, else the newest.
         policy: Policy name; ``None`` = the evaluators' policy, or the first one.
         environments: Environments side by side; ``None`` = as many as the trial's evaluators have, or 10.
         seed: Root of the environments' randomness; ``None`` = the experiment's seed.
@@ -85,15 +86,18 @@ def evaluate_trial(
 
 def _checkpoint(directory: TrialDirectory, wanted: str | None) -> Checkpoint:
     root = directory.checkpoints
-    if wanted is None:
-        newest = newest_complete(root)
-        if newest is None:
+    if wanted in (None, "best", "newest"):
+        best = newest_complete(directory.best) if wanted != "newest" else None
+        found = best if best is not None or wanted == "best" else newest_complete(root)
+        if found is None:
             raise UsageError(
                 "the trial has no complete checkpoint",
-                where=str(root),
-                hint="A trial writes its first one after checkpoints.interval_seconds and its last one at its end.",
+                where=str(directory.best if wanted == "best" else root),
+                hint="A trial writes its first one after checkpoints.interval_seconds and its last one at its end; "
+                "its evaluators keep the best one.",
             )
-        return newest
+        return found
+    assert wanted is not None  # narrowed by the test above
     present = list_checkpoints(root)
     version = f"version-{int(wanted):09d}" if wanted.isdecimal() else ""
     # Of several sets of one version the last one counts.

@@ -99,7 +99,7 @@ class FusedRun:
         """Drain in steps: actors and policy workers, then evaluators (orderly stops only), then the trainer."""
         for step in sorted(set(DRAIN_STEPS.values())):
             workers = [(name, worker) for kind, name, worker in self._workers if DRAIN_STEPS[kind] == step]
-            if not request.is_orderly and step == DRAIN_STEPS["evaluator"] != DRAIN_STEPS["trainer"]:
+            if step == DRAIN_STEPS["evaluator"] and not request.scores_last_version():
                 continue
             for name, worker in workers:
                 _guarded(name, worker.drain)
@@ -122,14 +122,13 @@ class FusedRun:
                 self._stop()  # a second signal raises here
 
     def _save_after_failure(self) -> None:
-        for kind, _, worker in self._workers:
+        for kind, name, worker in self._workers:
             if kind == "trainer":
                 try:
                     worker.drain()
                 except SRLError as error:  # the failure itself is the news; this comes on top of it
-                    self._on_report(
-                        WorkerReport("trainer", "trainer", 0, messages=[f"no last checkpoint was written: {error}"])
-                    )
+                    message = f"no last checkpoint was written: {error}"
+                    self._on_report(WorkerReport(name, kind, 0, messages=[message]))
 
     def _report(self) -> None:
         for _, _, worker in self._workers:

@@ -8,6 +8,7 @@
         metrics.jsonl               one JSON object a line
         tensorboard/                event files
         checkpoints/                newest complete sets (srl.system.checkpoint)
+        best/                       the version that scored highest in an evaluation, weights only
         logs/                       one log per worker
         main.log                    the controller's log
         summary.json                the result
@@ -32,6 +33,10 @@ from srl.system.structure import StructureError, flatten, unflatten
 
 _PROBE_BYTES = 64 * 1024
 _MAX_NAMES = 10_000
+
+
+CHECKPOINTS = "checkpoints"
+BEST = "best"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +121,12 @@ class TrialDirectory:
     @property
     def checkpoints(self) -> Path:
         """Checkpoints."""
-        return self.path / "checkpoints"
+        return self.path / CHECKPOINTS
+
+    @property
+    def best(self) -> Path:
+        """Checkpoint of the version that scored highest in an evaluation; weights only."""
+        return self.path / BEST
 
     @property
     def logs(self) -> Path:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
 
 from srl.api.errors import StreamError
 from srl.api.importing import import_target
 from srl.api.policy import ActingPolicy, ActInput, ActOutput, PolicySpec
 from srl.system.parameters import ParameterReader
 from srl.system.streams.interface import Credit, InferenceClient
+
+ENV_STEPS_FIELD = "srl.env_steps"
+"""Published beside the weights: int64[1], env steps that the version was trained on."""
 
 
 class VersionedPolicy:
@@ -25,6 +31,7 @@ class VersionedPolicy:
         self._spec = spec
         self._reader = reader
         self._timeout_seconds = timeout_seconds
+        self._arrays: dict[str, NDArray[Any]] = {}
         self._acting: ActingPolicy = import_target(spec.acting, f"policy {spec.name}")(spec)
 
     def use(self, min_version: int, exact: bool) -> int:
@@ -56,13 +63,15 @@ class VersionedPolicy:
 
     def published_env_steps(self) -> int:
         """Env steps that the version in use was trained on."""
-        return self._env_steps
+        return int(self._arrays[ENV_STEPS_FIELD][0])
+
+    def weights(self) -> dict[str, NDArray[Any]]:
+        """The weights in use by name; valid until another version is taken up."""
+        return {name: array for name, array in self._arrays.items() if name != ENV_STEPS_FIELD}
 
     def close(self) -> None:
         """Close the reader."""
         self._reader.close()
-
-    _env_steps = 0
 
     def _load_exactly(self, version: int) -> None:
         if self._reader.latest_version() < version:
@@ -79,14 +88,9 @@ class VersionedPolicy:
         found = self._reader.read(version)
         if found is None:
             return False
-        self.version, arrays = found
-        self._env_steps = int(arrays[ENV_STEPS_FIELD][0])
-        self._acting.load(arrays)
+        self.version, self._arrays = found
+        self._acting.load(self._arrays)
         return True
-
-
-ENV_STEPS_FIELD = "srl.env_steps"
-"""Published beside the weights: int64[1], env steps that the version was trained on."""
 
 
 class InlineInference(InferenceClient):

@@ -71,6 +71,11 @@ class ActorWorker(Worker):
 
     def poll(self) -> bool:
         """Step until nothing is left to do, a block is complete, or the time for one poll is over."""
+        worked = self._work()
+        self._wait_for_what()
+        return worked
+
+    def _work(self) -> bool:
         end = time.perf_counter() + POLL_SECONDS
         worked = False
         while True:
@@ -82,7 +87,6 @@ class ActorWorker(Worker):
             for index, version in replies:
                 completed = self._step(self._groups[index], version) or completed
             if not (busy or replies):
-                self._wait_for_what()
                 return worked
             if completed or time.perf_counter() > end:
                 return True

@@ -5,9 +5,11 @@ A quota fixed in advance keeps the mean unbiased: taking the first episodes that
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +17,7 @@ from numpy.typing import NDArray
 from srl.api.environment import EnvironmentFactory, StepOutput, VectorEnvironment
 from srl.api.policy import ActingPolicy, ActInput, ActOutput, PolicySpec
 from srl.system.actions import ActionTransformer
+from srl.system.checkpoint import prune, save_checkpoint
 from srl.system.report import Activity, Evaluation, TimeShares, WorkerReport
 from srl.system.worker import Worker, WorkerId
 from srl.system.workers.acting import VersionedPolicy
@@ -149,6 +152,7 @@ class EvaluatorWorker(Worker):
         interval_env_steps: Env steps between evaluations of the whole group; ``None`` = only the last version.
         workers: Evaluators in the group. They take turns, so that an evaluation has one version and exactly its
             number of episodes; the first one scores the last version.
+        best_root: Where the version that scored highest is kept, weights only; ``None`` = nowhere.
     """
 
     def __init__(
@@ -161,6 +165,7 @@ class EvaluatorWorker(Worker):
         episodes: int,
         interval_env_steps: int | None,
         workers: int = 1,
+        best_root: Path | None = None,
     ) -> None:
         self._worker = worker
         self._spec = spec
@@ -171,6 +176,8 @@ class EvaluatorWorker(Worker):
         self._workers = workers
         self._next = None if interval_env_steps is None else interval_env_steps * (worker.index + 1)
         self._looked = 0
+        self._best_root = best_root
+        self._best = -math.inf
         self._round: _Round | None = None
         self._evaluated = -1
         self._draining = False
@@ -184,7 +191,6 @@ class EvaluatorWorker(Worker):
     def poll(self) -> bool:
         """Go on with the evaluation under way, or begin one that is due."""
         if self._round is None and not self._begin_if_due():
-            self._time.switch(Activity.IDLE)
             return False
         self._time.switch(Activity.EVALUATING)
         end = time.perf_counter() + POLL_SECONDS
@@ -193,6 +199,7 @@ class EvaluatorWorker(Worker):
             current.runner.step(current.version)
         if current is not None and current.runner.done():
             self._complete(current)
+        self._time.switch(Activity.IDLE)
         return True
 
     def wait_descriptors(self) -> Iterable[int]:
@@ -259,6 +266,7 @@ class EvaluatorWorker(Worker):
         runner = current.runner
         self._round = None
         self._evaluated = current.version
+        self._keep_if_best(current)
         self._counters["evaluations"] += 1
         self._counters["episodes"] += len(runner.returns)
         self._counters["evaluation_env_steps"] += sum(runner.lengths)
@@ -272,3 +280,17 @@ class EvaluatorWorker(Worker):
                 wall_seconds=time.monotonic() - current.began,
             )
         )
+
+    def _keep_if_best(self, current: _Round) -> None:
+        mean = float(np.mean(current.runner.returns))
+        if self._best_root is None or mean <= self._best:
+            return
+        self._best = mean
+        save_checkpoint(
+            self._best_root,
+            version=current.version,
+            weights=self._policy.weights(),
+            state={},
+            counters={"env_steps": current.env_steps, "mean_return": mean},
+        )
+        prune(self._best_root, keep=1)

@@ -16,6 +16,7 @@ from srl.api.registry import algorithm_plugin, environment_factory
 from srl.system.seeding import environment_seeds
 from srl.system.streams.interface import InferenceClient, Producer
 from srl.system.transport import Transport
+from srl.system.trial import BEST, CHECKPOINTS
 from srl.system.worker import Assignment, Worker
 from srl.system.workers.acting import ENV_STEPS_FIELD, InlineInference, VersionedPolicy
 from srl.system.workers.finite import FiniteGuard
@@ -186,7 +187,7 @@ def _trainer(site: Site) -> Worker:
     options = TrainerOptions(
         stop=site.experiment.stop,
         checkpoints=site.experiment.checkpoints,
-        checkpoint_root=Path(site.assignment.trial_dir) / "checkpoints",
+        checkpoint_root=Path(site.assignment.trial_dir) / CHECKPOINTS,
         frames_per_step=site.environment.frames_per_step,
         on_non_finite=site.experiment.on_non_finite,
         edge=group.samples,
@@ -208,6 +209,7 @@ def _evaluator(site: Site) -> Worker:
         episodes=group.episodes,
         interval_env_steps=group.interval_env_steps,
         workers=group.count,
+        best_root=Path(site.assignment.trial_dir) / BEST,
     )
 
 

@@ -45,11 +45,11 @@ class PolicyWorker(Worker):
         """Answer the requests that wait."""
         requests = self._server.requests()
         if not requests:
-            self._time.switch(Activity.IDLE)
             return False
         self._time.switch(Activity.INFERRING)
         for together in self._batches(requests):
             self._answer(together)
+        self._time.switch(Activity.IDLE)
         return True
 
     def wait_descriptors(self) -> Iterable[int]:

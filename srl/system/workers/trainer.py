@@ -100,6 +100,7 @@ class TrainerWorker(Worker):
             self._time.switch(Activity.IDLE)
             return False
         self._update(delivery)
+        self._time.switch(Activity.IDLE)
         return True
 
     def wait_descriptors(self) -> Iterable[int]:
