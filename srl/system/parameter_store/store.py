@@ -145,6 +145,7 @@ class SharedParameterReader(ParameterReader):
         self._region = region
         self._words = region.header().cast("q")
         self._slots: list[NDArray[np.uint8]] = []
+        self._layout = ParameterLayout((), 0)
         self._copy: NDArray[np.uint8] = aligned_zeros(0)
         self._views: dict[str, NDArray[Any]] = {}
 
@@ -164,6 +165,16 @@ class SharedParameterReader(ParameterReader):
         Raises:
             StreamError: If the writer overtook every attempt to read the newest.
         """
+        found = self._read(version)
+        return None if found is None else (found, self._views)
+
+    def read_flat(self, version: int | None = None) -> tuple[int, ParameterLayout, NDArray[np.uint8]] | None:
+        """As :meth:`read`, with the layout and the flat buffer (private, valid until the next call)."""
+        found = self._read(version)
+        return None if found is None else (found, self._layout, self._copy)
+
+    def _read(self, version: int | None) -> int | None:
+        """Copy a version into the private buffer; which one it was, ``None`` if it is not there."""
         for _ in range(READ_ATTEMPTS):
             wanted = self.latest_version() if version is None else version
             if wanted < 0 or self.latest_version() < wanted:
@@ -171,7 +182,7 @@ class SharedParameterReader(ParameterReader):
             if not self._slots:
                 self._attach()
             if self._copy_slot_of(wanted):
-                return wanted, self._views
+                return wanted
             if version is not None:
                 return None
         raise StreamError(
@@ -182,9 +193,9 @@ class SharedParameterReader(ParameterReader):
         )
 
     def _attach(self) -> None:
-        layout, self._slots = _map(self._region, self._words, self._where)
-        self._copy = aligned_zeros(layout.size_bytes)
-        self._views = layout.views(self._copy)
+        self._layout, self._slots = _map(self._region, self._words, self._where)
+        self._copy = aligned_zeros(self._layout.size_bytes)
+        self._views = self._layout.views(self._copy)
 
     def _copy_slot_of(self, version: int) -> bool:
         """Copy the slot that holds ``version``; False if none does, or not until the end of the copy."""

@@ -21,6 +21,16 @@ WRONG_HEADER = "wrong_header"
 SCHEMA_MISMATCH = "schema_mismatch"
 
 
+def refusal(name: str, reason: str, producer: Producer) -> StreamError:
+    """What a refused producer is told."""
+    return StreamError(
+        f"the connection was refused: {reason}",
+        where=name,
+        value=f"actor {producer.actor}, incarnation {producer.incarnation}",
+        hint="A later incarnation of this worker took over; this process is to end.",
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Grant:
     producer: Producer

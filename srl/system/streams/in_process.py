@@ -19,7 +19,7 @@ from srl.api.policy import ActInput, ActOutput, PolicySpec
 from srl.system.memory import PAGE_BYTES, aligned_zeros, round_up
 from srl.system.parameter_store.store import SharedParameterStore
 from srl.system.parameters import ParameterReader, ParameterWriter
-from srl.system.streams.bookkeeping import SCHEMA_MISMATCH, Admission, CreditBook
+from srl.system.streams.bookkeeping import SCHEMA_MISMATCH, Admission, CreditBook, refusal
 from srl.system.streams.interface import (
     Credit,
     InferenceClient,
@@ -81,7 +81,7 @@ class InProcessSampleConsumer(SampleConsumer):
             return Refused(SCHEMA_MISMATCH)
         event = self._admission.connect(end.producer)
         if isinstance(event, Refused):
-            end.rejected = StreamError(f"refused: {event.reason}", where=self._channel.name)
+            end.rejected = refusal(self._channel.name, event.reason, end.producer)
         else:
             self._producers[end.producer] = end
         return event

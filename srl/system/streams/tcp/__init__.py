@@ -1,0 +1,1 @@
+"""The transport between hosts: raw frames over ZeroMQ with CURVE."""
