@@ -64,8 +64,9 @@ def imports_of(source: str, *, type_checking: bool = True) -> list[tuple[int, st
 
 
 def room_of(module: str) -> str:
-    """`srl.system.workers.actor` is of the room `system`; `srl` itself of `__init__`."""
-    return module.split(".")[1] if "." in module else "__init__"
+    """`srl.system.workers.actor` is of the room `system`; `srl` itself of `__init__`; screen_end.py of `screen`."""
+    room = module.split(".")[1] if "." in module else "__init__"
+    return "screen" if room.startswith("screen_") else room
 
 
 def offences(module: str, source: str) -> list[str]:
@@ -75,7 +76,7 @@ def offences(module: str, source: str) -> list[str]:
     for line, name in imports_of(source):
         if name in ROOMS or name.split(".")[0] in ROOMS:
             found.append(f"{module}:{line} imports {name}: write srl.{name}")
-        elif name.split(".")[0] == "srl" and name != "srl.__version__" and room_of(name) not in allowed:
+        elif name.split(".")[0] == "srl" and name not in ("srl", "srl.__version__") and room_of(name) not in allowed:
             found.append(f"{module}:{line} imports {name}; {room_of(module)} may import {allowed or 'nothing of ours'}")
     return found
 
