@@ -86,9 +86,9 @@ class TrialMachine:
         """State of every worker."""
         return {name: record.state for name, record in self._records.items()}
 
-    def alive(self) -> list[str]:
-        """Workers whose process may still run."""
-        return [record.name for record in self._records.values() if record.is_launched and not record.is_gone]
+    def connection(self, worker: str) -> int | None:
+        """The control connection of a worker, ``None`` while it has none."""
+        return self._records[worker].connection
 
     def begin(self, now: float) -> list[Instruction]:
         """Launch every worker."""
@@ -212,9 +212,9 @@ class TrialMachine:
         elif event.code == 0 and record.drain_sent:
             record.state = State.STOPPED
         elif event.code == 0:
-            self._fail(record, "ended without being told to (exit code 0)", with_log=True)
+            self._fail(record, f"ended without being told to (exit code 0){_at(record)}", with_log=True)
         else:
-            self._fail(record, event.description, with_log=True)
+            self._fail(record, f"{event.description}{_at(record)}", with_log=True)
 
     # Wiring
 
@@ -277,9 +277,8 @@ class TrialMachine:
             record.hung_at = self._now
             self._out.append(DumpStacks(record.name))
         elif record.hung_at is not None and self._now - record.hung_at >= DUMP_SECONDS:
-            doing = f", at: {record.doing}" if record.doing else ""
             what = "not connected" if is_connecting else "no heartbeat"
-            self._fail(record, f"{what} for {silent_seconds:.0f} s (bound {bound:g} s){doing}", with_log=True)
+            self._fail(record, f"{what} for {silent_seconds:.0f} s (bound {bound:g} s){_at(record)}", with_log=True)
             self._kill(record)
 
     def _kill(self, record: WorkerRecord) -> None:
@@ -343,9 +342,8 @@ class TrialMachine:
             return
         for record in self._living(lambda r: not r.is_killed and r.drain_step <= stop.step):
             if self._now >= deadline:
-                doing = f" (at: {record.doing})" if record.doing else ""
                 waited_seconds = self._now - (stop.step_since if stop.is_orderly else stop.since)
-                text = f"{record.name} did not stop within {waited_seconds:.1f} s{doing}: killed"
+                text = f"{record.name} did not stop within {waited_seconds:.1f} s{_at(record)}: killed"
                 self._out.append(Note(text, is_warning=True))
                 self._kill(record)
             elif not record.stacks_asked and self._now >= deadline - DUMP_SECONDS:
@@ -363,3 +361,7 @@ class TrialMachine:
         self.state = State.FAILED if stop.exit_code == 1 else State.STOPPED
         self.end = End(stop.reason, stop.exit_code)
         self._out.append(self.end)
+
+
+def _at(record: WorkerRecord) -> str:
+    return f", at: {record.doing}" if record.doing else ""

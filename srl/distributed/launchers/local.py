@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import srl
+from srl.api import errors
 from srl.api.errors import ResourceError
 from srl.distributed.exits import describe_exit, log_tail
 from srl.distributed.launchers import wire
@@ -220,5 +220,5 @@ def _exit(key: str, code: int, description: str) -> WorkerExit:
 
 def _search_path() -> str:
     """Where the child finds this very package, and everything else that this process finds."""
-    package_parent = str(Path(srl.__file__ or "").resolve().parent.parent)
+    package_parent = str(Path(errors.__file__).resolve().parents[2])
     return os.pathsep.join(dict.fromkeys([package_parent, *(entry or os.getcwd() for entry in sys.path)]))

@@ -1,0 +1,76 @@
+"""Ctrl-C and SIGTERM of the process that runs a trial: the first stops it in order, the second at once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import FrameType
+
+from srl.distributed.trial_events import AbortRequested, StopRequested
+
+REASONS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+
+
+@dataclass
+class Signals:
+    """What was received so far.
+
+    Attributes:
+        received: In order.
+        descriptor: Readable after a signal; -1 where none are handled (not in the main thread).
+        raises_at: Number of signals from which on the handler raises ``KeyboardInterrupt`` right where the program is.
+            1 = the usual behaviour, while nothing has been started yet; 2 = for trials that run in this very thread.
+    """
+
+    received: list[signal.Signals] = field(default_factory=list)
+    descriptor: int = -1
+    raises_at: int | None = 1
+
+    @property
+    def exit_code(self) -> int:
+        """130 or 143, by the first signal."""
+        return 128 + self.received[0]
+
+    @property
+    def reason(self) -> str:
+        """``interrupted`` or ``terminated``."""
+        return REASONS[self.received[0]]
+
+    def request(self) -> StopRequested | AbortRequested | None:
+        """What the signals so far ask for."""
+        if not self.received:
+            return None
+        if len(self.received) == 1:
+            return StopRequested(self.reason, self.exit_code, is_orderly=False)
+        return AbortRequested(self.reason, self.exit_code)
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """The handler."""
+        self.received.append(signal.Signals(number))
+        if self.raises_at is not None and len(self.received) >= self.raises_at:
+            raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def handled_signals() -> Iterator[Signals]:
+    """Handle both signals until the end; elsewhere than in the main thread nothing can be handled."""
+    signals = Signals()
+    if threading.current_thread() is not threading.main_thread():
+        yield signals
+        return
+    read_end, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signals.descriptor = read_end
+    previous = {number: signal.signal(number, signals.handle) for number in REASONS}
+    previous_wake = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    try:
+        yield signals
+    finally:
+        signal.set_wakeup_fd(previous_wake)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        os.close(read_end)
+        os.close(write_end)

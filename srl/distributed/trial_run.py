@@ -1,0 +1,243 @@
+"""What one run of an experiment is, whatever its placement: monitor, screen, logs, signals, summary.
+
+::
+
+    with trial_run(graph, trial, screen, signals) as run:
+        outcome = run_fused(graph, run)       # or run_processes(graph, run): they call started, take, tick, stop, ...
+        result = run.finish(outcome)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from srl.distributed.exits import log_tail
+from srl.distributed.graph import ResolvedGraph
+from srl.distributed.signals import Signals
+from srl.distributed.trial_events import AbortRequested, StopRequested
+from srl.system.checkpoint import newest_complete
+from srl.system.metrics.monitor import TrialMonitor
+from srl.system.metrics.sinks import SinkGroup
+from srl.system.metrics.snapshot import TrialSnapshot
+from srl.system.report import WorkerReport
+from srl.system.trial import TrialDirectory
+
+logger = logging.getLogger("srl.trial")
+
+TICK_SECONDS = 0.25
+"""Between looks at the stop conditions, the sinks and the screen."""
+
+
+class Screen(Protocol):
+    """What a person looks at (:mod:`srl.screen`)."""
+
+    def due(self) -> bool:
+        """Whether it is time to show something."""
+
+    def update(self, snapshot: TrialSnapshot) -> None:
+        """Show the trial as it is."""
+
+    def finish(self, summary: Mapping[str, Any], trial: Path) -> None:
+        """Show how it ended."""
+
+    def close(self) -> None:
+        """Give the terminal back."""
+
+    def __enter__(self) -> Any:
+        """Take the terminal."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        reason: A stop condition's name, ``interrupted``, ``terminated`` or ``failed``.
+        exit_code: 0, 1, 130 or 143.
+        failures: (worker, text) of every failure; the first is the cause.
+        refused: Control messages refused, by reason.
+    """
+
+    reason: str
+    exit_code: int
+    failures: tuple[tuple[str, str], ...] = ()
+    refused: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """What came of a trial.
+
+    Attributes:
+        exit_code: Exit code for the process: 0 done, 1 failed, 130 interrupted, 143 terminated.
+        summary: Content of ``summary.json``.
+        trial_dir: The trial directory.
+    """
+
+    exit_code: int
+    summary: dict[str, Any]
+    trial_dir: Path
+
+
+class TrialRun:
+    """The part of a run that does not depend on placement.
+
+    Args:
+        graph: The resolved graph.
+        trial: Its directory.
+        screen: What a person sees.
+        signals: Signals of this process.
+        began: Monotonic seconds at which the start-up began.
+        is_debug: Bounds on waits are suspended.
+    """
+
+    def __init__(
+        self,
+        graph: ResolvedGraph,
+        trial: TrialDirectory,
+        screen: Screen,
+        signals: Signals,
+        *,
+        began: float,
+        is_debug: bool = False,
+    ) -> None:
+        self.graph = graph
+        self.trial = trial
+        self.signals = signals
+        self.is_debug = is_debug
+        self.monitor = TrialMonitor(graph.experiment, graph.workers, frames_per_step=graph.environment.frames_per_step)
+        self._screen = screen
+        self._sinks = SinkGroup.open(trial)
+        self._began = began
+        self._start_up_seconds: float | None = None
+        self._next_tick = 0.0
+
+    def started(self) -> None:
+        """Training begins."""
+        if self._start_up_seconds is None:
+            self._start_up_seconds = time.monotonic() - self._began
+            self.monitor.training_started()
+
+    def take(self, report: WorkerReport) -> None:
+        """Take in a worker's report."""
+        for text in report.messages:
+            logger.warning("%s: %s", report.worker, text)
+        self.monitor.add(report)
+
+    def tick(self) -> bool:
+        """Write metrics and show the screen if it is time to; returns whether it was."""
+        if time.monotonic() < self._next_tick:
+            return False
+        self._next_tick = time.monotonic() + TICK_SECONDS
+        self._write_metrics(final=False)
+        if self._screen.due():
+            self._screen.update(self.monitor.snapshot())
+        return True
+
+    def stop_request(self) -> StopRequested | AbortRequested | None:
+        """What signals and stop conditions ask for, ``None`` = to go on."""
+        request = self.signals.request()
+        if request is None and (reason := self.monitor.stop_reason()) is not None:
+            request = StopRequested(reason, exit_code=0, is_orderly=True)
+        if request is not None:
+            self.monitor.training_stopped()
+        return request
+
+    def note(self, text: str, *, is_warning: bool = False) -> None:
+        """A line for the main log; warnings also reach the terminal."""
+        logger.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
+
+    def failure(self, worker: str, text: str, *, with_log: bool) -> None:
+        """Say which worker failed, how, and what it said last."""
+        log = self.trial.worker_log(worker)
+        said = log_tail(log) if with_log else ""
+        tail = f"\n--- the end of {log} ---\n{said}\n---" if said else ""
+        logger.error("%s failed: %s%s", worker, text, tail)
+        self.monitor.warn(worker, f"failed: {text.splitlines()[0]}")
+
+    def finish(self, outcome: Outcome) -> TrialResult:
+        """Write the last metrics and the summary, and show the end."""
+        self.monitor.training_stopped()
+        self._write_metrics(final=True)
+        for problem in self._sinks.close():
+            self.note(problem, is_warning=True)
+        checkpoint = newest_complete(self.trial.checkpoints)
+        summary = self.monitor.summary(
+            exit_reason=outcome.reason,
+            start_up_seconds=self._start_up_seconds,
+            weights_sha256=None if checkpoint is None else checkpoint.weights_sha256,
+            command=sys.argv,
+            exit_code=outcome.exit_code,
+            placement=self.graph.placement,
+            transport=self.graph.transport,
+            failures=[{"worker": worker, "text": text} for worker, text in outcome.failures],
+            control_messages_refused=dict(outcome.refused),
+        )
+        self.trial.write_summary(summary)
+        self.note(f"over: {outcome.reason}, exit code {outcome.exit_code}")
+        self._screen.finish(summary, self.trial.path)
+        return TrialResult(outcome.exit_code, summary, self.trial.path)
+
+    def close(self) -> None:
+        """Close sinks and screen, whatever happened."""
+        self._sinks.close()
+        self._screen.close()
+
+    def _write_metrics(self, *, final: bool) -> None:
+        for problem in self._sinks.write(self.monitor.records(final=final)):
+            self.note(problem, is_warning=True)
+
+
+@contextlib.contextmanager
+def trial_run(
+    graph: ResolvedGraph,
+    trial: TrialDirectory,
+    screen: Screen,
+    signals: Signals,
+    *,
+    began: float,
+    is_debug: bool = False,
+) -> Iterator[TrialRun]:
+    """A run with its log and screen open; arguments as for :class:`TrialRun`."""
+    with main_log(trial.main_log), contextlib.ExitStack() as stack:
+        run = TrialRun(graph, trial, screen, signals, began=began, is_debug=is_debug)
+        stack.callback(run.close)
+        screen.__enter__()
+        yield run
+
+
+class _Terminal(logging.StreamHandler[Any]):
+    """Standard error as it is at each line: a live screen replaces it, so that lines appear above the screen."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
+@contextlib.contextmanager
+def main_log(path: Path) -> Iterator[None]:
+    """Everything that ``srl`` logs goes to ``path``; warnings and errors also to the terminal."""
+    root = logging.getLogger("srl")
+    file = logging.FileHandler(path)
+    file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    terminal = _Terminal()
+    terminal.setLevel(logging.WARNING)
+    terminal.setFormatter(logging.Formatter("srl-run: %(levelname)s: %(message)s"))
+    level = root.level
+    root.setLevel(logging.INFO)
+    for handler in (file, terminal):
+        root.addHandler(handler)
+    try:
+        yield
+    finally:
+        for handler in (file, terminal):
+            root.removeHandler(handler)
+            handler.close()
+        root.setLevel(level)
