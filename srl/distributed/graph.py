@@ -133,7 +133,7 @@ def resolve(
         policies=policies,
         requirements=requirements,
         schemas=schemas,
-        flow={stream.name: stream.flow() for stream in streams},
+        flow={stream.name: stream.flow(where) for stream in streams},
         threads={name: group.threads for name, group in experiment.workers.items()},
         placement=where,
         transport=how,
@@ -208,14 +208,18 @@ class _Stream:
             extras=policy.extras,
         )
 
-    def flow(self) -> dict[str, Any]:
-        """Flow-control parameters, as in :class:`srl.system.worker.Assignment`."""
+    def flow(self, placement: Placement) -> dict[str, Any]:
+        """Flow-control parameters, as in :class:`srl.system.worker.Assignment`.
+
+        In one thread nobody can be slower than the others: while the trainer trains, every actor stands still.
+        """
+        never_cuts = self.experiment.lockstep or placement == "fused"
         stream = self.experiment.streams[self.name]
         straggler = stream.on_straggler if isinstance(stream, SampleStream) else "wait"
         return {
             "blocks_per_update": self.blocks_per_update,
             "max_policy_lag": self.max_policy_lag,
-            "on_straggler": "wait" if self.experiment.lockstep else straggler,
+            "on_straggler": "wait" if never_cuts else straggler,
             "slots": self.slots,
             "producers": self.producers,
         }
