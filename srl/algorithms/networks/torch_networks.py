@@ -178,11 +178,14 @@ class NatureCNNActorCritic(ActorCritic):
 
     def compute(self, observation: torch.Tensor, prepared: Prepared) -> tuple[torch.Tensor, torch.Tensor]:
         """The pass; bytes 0 to 255 are exact in bfloat16 too."""
-        features = observation.to(self.dtype, memory_format=torch.channels_last)
+        # Bytes change places before they grow: half the time of doing both at once.
+        features = observation.contiguous(memory_format=torch.channels_last).to(self.dtype)
         for index, stride in enumerate(self.STRIDES):
             weight, bias = prepared[2 * index], prepared[2 * index + 1]
-            features = functional.relu(functional.conv2d(features, weight, bias, stride=stride), inplace=True)
-        features = functional.linear(features.flatten(1), prepared[6], prepared[7])
+            features = functional.conv2d(features, weight, bias, stride=stride)
+            # The last one is flattened first: else its gradient would meet it in another memory format (5 % slower).
+            features = functional.relu(features.flatten(1) if stride == 1 else features, inplace=True)
+        features = functional.linear(features, prepared[6], prepared[7])
         features = functional.relu(features, inplace=True).float()
         logits = functional.linear(features, prepared[8], prepared[9])
         return logits, functional.linear(features, prepared[10], prepared[11]).squeeze(1)
