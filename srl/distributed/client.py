@@ -6,7 +6,7 @@ of calls::
 
     client = ControlClient(worker, trial, address, ...)
     client.connect()                               # retries until the deadline; then the controller knows us
-    select([client.wake_descriptor, ...]); client.take() -> [Assignment | CommandKind | ControllerLost, ...]
+    select([client.wake_descriptor, ...]); client.take() -> [Assignment | CommandKind | PeerGone | ControllerLost, ...]
     client.turned("poll")                          # every turn of the main loop: what silence is measured against
     client.report(report); client.reached(state)
     client.flush(timeout_seconds)                  # before the end: what was said has arrived
@@ -98,7 +98,14 @@ class Dialling:
     credentials: Credentials | None = None
 
 
-Told = Assignment | CommandKind | ControllerLost
+@dataclass(frozen=True, slots=True)
+class PeerGone:
+    """The process of another worker is dead."""
+
+    worker: WorkerId
+
+
+Told = Assignment | CommandKind | PeerGone | ControllerLost
 
 
 class ControlClient:
@@ -329,6 +336,9 @@ class ControlClient:
                 self._lose(f"refused by the controller: {message.refusal.reason}")
             elif kind == "assignment":
                 self._tell(parse_assignment(message.assignment.assignment_json))
+            elif kind == "gone":
+                peer = message.gone
+                self._tell(PeerGone(WorkerId(peer.group, peer.kind, peer.index, peer.incarnation)))
             elif kind == "command":
                 self._obey(command_kind(message.command.kind))
         except MalformedMessage as error:

@@ -4,62 +4,67 @@
 # source: srl/distributed/control.proto
 # Protobuf Python Version: 7.35.1
 """Generated protocol buffer code."""
-
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import descriptor_pool as _descriptor_pool
 from google.protobuf import runtime_version as _runtime_version
 from google.protobuf import symbol_database as _symbol_database
 from google.protobuf.internal import builder as _builder
-
 _runtime_version.ValidateProtobufRuntimeVersion(
-    _runtime_version.Domain.PUBLIC, 7, 35, 1, "", "srl/distributed/control.proto"
+    _runtime_version.Domain.PUBLIC,
+    7,
+    35,
+    1,
+    '',
+    'srl/distributed/control.proto'
 )
 # @@protoc_insertion_point(imports)
 
 _sym_db = _symbol_database.Default()
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
-    b'\n\x1dsrl/distributed/control.proto\x12\x0bsrl.control"\xcf\x02\n\nFromWorker\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12)\n\x08register\x18\x04 \x01(\x0b\x32\x15.srl.control.RegisterH\x00\x12+\n\tendpoints\x18\x05 \x01(\x0b\x32\x16.srl.control.EndpointsH\x00\x12)\n\x05state\x18\x06 \x01(\x0b\x32\x18.srl.control.StateChangeH\x00\x12+\n\theartbeat\x18\x07 \x01(\x0b\x32\x16.srl.control.HeartbeatH\x00\x12)\n\x08\x66inished\x18\x08 \x01(\x0b\x32\x15.srl.control.FinishedH\x00\x12\'\n\x07\x66\x61ilure\x18\t \x01(\x0b\x32\x14.srl.control.FailureH\x00\x42\x06\n\x04\x62ody"i\n\x08Register\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\r\n\x05trial\x18\x02 \x01(\t\x12\x0b\n\x03pid\x18\x03 \x01(\r\x12\x0c\n\x04host\x18\x04 \x01(\t\x12!\n\x05state\x18\x05 \x01(\x0e\x32\x12.srl.control.State"w\n\tEndpoints\x12\x38\n\taddresses\x18\x01 \x03(\x0b\x32%.srl.control.Endpoints.AddressesEntry\x1a\x30\n\x0e\x41\x64\x64ressesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01"0\n\x0bStateChange\x12!\n\x05state\x18\x01 \x01(\x0e\x32\x12.srl.control.State"G\n\tHeartbeat\x12\x16\n\x0esilent_seconds\x18\x01 \x01(\x01\x12\r\n\x05\x64oing\x18\x02 \x01(\t\x12\x13\n\x0breport_json\x18\x03 \x01(\x0c"\x1a\n\x08\x46inished\x12\x0e\n\x06reason\x18\x01 \x01(\t"H\n\x07\x46\x61ilure\x12\r\n\x05\x65rror\x18\x01 \x01(\t\x12\r\n\x05\x64oing\x18\x02 \x01(\t\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x11\n\ttraceback\x18\x04 \x01(\t"\xd4\x01\n\x08ToWorker\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12-\n\nassignment\x18\x02 \x01(\x0b\x32\x17.srl.control.AssignmentH\x00\x12\'\n\x07\x63ommand\x18\x03 \x01(\x0b\x32\x14.srl.control.CommandH\x00\x12/\n\x0b\x61\x63knowledge\x18\x04 \x01(\x0b\x32\x18.srl.control.AcknowledgeH\x00\x12\'\n\x07refusal\x18\x05 \x01(\x0b\x32\x14.srl.control.RefusalH\x00\x42\x06\n\x04\x62ody"%\n\nAssignment\x12\x17\n\x0f\x61ssignment_json\x18\x01 \x01(\x0c"1\n\x07\x43ommand\x12&\n\x04kind\x18\x01 \x01(\x0e\x32\x18.srl.control.CommandKind"\x1f\n\x0b\x41\x63knowledge\x12\x10\n\x08sequence\x18\x01 \x01(\x04"\x19\n\x07Refusal\x12\x0e\n\x06reason\x18\x01 \x01(\t*{\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x0b\n\x07\x43REATED\x10\x01\x12\x0e\n\nCONFIGURED\x10\x02\x12\x0b\n\x07RUNNING\x10\x03\x12\n\n\x06PAUSED\x10\x04\x12\x0c\n\x08\x44RAINING\x10\x05\x12\x0b\n\x07STOPPED\x10\x06\x12\n\n\x06\x46\x41ILED\x10\x07*g\n\x0b\x43ommandKind\x12\x1c\n\x18\x43OMMAND_KIND_UNSPECIFIED\x10\x00\x12\t\n\x05START\x10\x01\x12\t\n\x05PAUSE\x10\x02\x12\t\n\x05\x44RAIN\x10\x03\x12\x08\n\x04STOP\x10\x04\x12\x0f\n\x0b\x44UMP_STACKS\x10\x05\x32G\n\x07\x43ontrol\x12<\n\x06\x41ttach\x12\x17.srl.control.FromWorker\x1a\x15.srl.control.ToWorker(\x01\x30\x01\x62\x06proto3'
-)
+
+
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dsrl/distributed/control.proto\x12\x0bsrl.control\"\xcf\x02\n\nFromWorker\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12)\n\x08register\x18\x04 \x01(\x0b\x32\x15.srl.control.RegisterH\x00\x12+\n\tendpoints\x18\x05 \x01(\x0b\x32\x16.srl.control.EndpointsH\x00\x12)\n\x05state\x18\x06 \x01(\x0b\x32\x18.srl.control.StateChangeH\x00\x12+\n\theartbeat\x18\x07 \x01(\x0b\x32\x16.srl.control.HeartbeatH\x00\x12)\n\x08\x66inished\x18\x08 \x01(\x0b\x32\x15.srl.control.FinishedH\x00\x12\'\n\x07\x66\x61ilure\x18\t \x01(\x0b\x32\x14.srl.control.FailureH\x00\x42\x06\n\x04\x62ody\"i\n\x08Register\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\r\n\x05trial\x18\x02 \x01(\t\x12\x0b\n\x03pid\x18\x03 \x01(\r\x12\x0c\n\x04host\x18\x04 \x01(\t\x12!\n\x05state\x18\x05 \x01(\x0e\x32\x12.srl.control.State\"w\n\tEndpoints\x12\x38\n\taddresses\x18\x01 \x03(\x0b\x32%.srl.control.Endpoints.AddressesEntry\x1a\x30\n\x0e\x41\x64\x64ressesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"0\n\x0bStateChange\x12!\n\x05state\x18\x01 \x01(\x0e\x32\x12.srl.control.State\"G\n\tHeartbeat\x12\x16\n\x0esilent_seconds\x18\x01 \x01(\x01\x12\r\n\x05\x64oing\x18\x02 \x01(\t\x12\x13\n\x0breport_json\x18\x03 \x01(\x0c\"\x1a\n\x08\x46inished\x12\x0e\n\x06reason\x18\x01 \x01(\t\"H\n\x07\x46\x61ilure\x12\r\n\x05\x65rror\x18\x01 \x01(\t\x12\r\n\x05\x64oing\x18\x02 \x01(\t\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x11\n\ttraceback\x18\x04 \x01(\t\"\xfd\x01\n\x08ToWorker\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12-\n\nassignment\x18\x02 \x01(\x0b\x32\x17.srl.control.AssignmentH\x00\x12\'\n\x07\x63ommand\x18\x03 \x01(\x0b\x32\x14.srl.control.CommandH\x00\x12/\n\x0b\x61\x63knowledge\x18\x04 \x01(\x0b\x32\x18.srl.control.AcknowledgeH\x00\x12\'\n\x07refusal\x18\x05 \x01(\x0b\x32\x14.srl.control.RefusalH\x00\x12\'\n\x04gone\x18\x06 \x01(\x0b\x32\x17.srl.control.WorkerGoneH\x00\x42\x06\n\x04\x62ody\"%\n\nAssignment\x12\x17\n\x0f\x61ssignment_json\x18\x01 \x01(\x0c\"1\n\x07\x43ommand\x12&\n\x04kind\x18\x01 \x01(\x0e\x32\x18.srl.control.CommandKind\"M\n\nWorkerGone\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\r\n\x05index\x18\x03 \x01(\r\x12\x13\n\x0bincarnation\x18\x04 \x01(\r\"\x1f\n\x0b\x41\x63knowledge\x12\x10\n\x08sequence\x18\x01 \x01(\x04\"\x19\n\x07Refusal\x12\x0e\n\x06reason\x18\x01 \x01(\t*{\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x0b\n\x07\x43REATED\x10\x01\x12\x0e\n\nCONFIGURED\x10\x02\x12\x0b\n\x07RUNNING\x10\x03\x12\n\n\x06PAUSED\x10\x04\x12\x0c\n\x08\x44RAINING\x10\x05\x12\x0b\n\x07STOPPED\x10\x06\x12\n\n\x06\x46\x41ILED\x10\x07*g\n\x0b\x43ommandKind\x12\x1c\n\x18\x43OMMAND_KIND_UNSPECIFIED\x10\x00\x12\t\n\x05START\x10\x01\x12\t\n\x05PAUSE\x10\x02\x12\t\n\x05\x44RAIN\x10\x03\x12\x08\n\x04STOP\x10\x04\x12\x0f\n\x0b\x44UMP_STACKS\x10\x05\x32G\n\x07\x43ontrol\x12<\n\x06\x41ttach\x12\x17.srl.control.FromWorker\x1a\x15.srl.control.ToWorker(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, "srl.distributed.control_pb2", _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'srl.distributed.control_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-    DESCRIPTOR._loaded_options = None
-    _globals["_ENDPOINTS_ADDRESSESENTRY"]._loaded_options = None
-    _globals["_ENDPOINTS_ADDRESSESENTRY"]._serialized_options = b"8\001"
-    _globals["_STATE"]._serialized_start = 1202
-    _globals["_STATE"]._serialized_end = 1325
-    _globals["_COMMANDKIND"]._serialized_start = 1327
-    _globals["_COMMANDKIND"]._serialized_end = 1430
-    _globals["_FROMWORKER"]._serialized_start = 47
-    _globals["_FROMWORKER"]._serialized_end = 382
-    _globals["_REGISTER"]._serialized_start = 384
-    _globals["_REGISTER"]._serialized_end = 489
-    _globals["_ENDPOINTS"]._serialized_start = 491
-    _globals["_ENDPOINTS"]._serialized_end = 610
-    _globals["_ENDPOINTS_ADDRESSESENTRY"]._serialized_start = 562
-    _globals["_ENDPOINTS_ADDRESSESENTRY"]._serialized_end = 610
-    _globals["_STATECHANGE"]._serialized_start = 612
-    _globals["_STATECHANGE"]._serialized_end = 660
-    _globals["_HEARTBEAT"]._serialized_start = 662
-    _globals["_HEARTBEAT"]._serialized_end = 733
-    _globals["_FINISHED"]._serialized_start = 735
-    _globals["_FINISHED"]._serialized_end = 761
-    _globals["_FAILURE"]._serialized_start = 763
-    _globals["_FAILURE"]._serialized_end = 835
-    _globals["_TOWORKER"]._serialized_start = 838
-    _globals["_TOWORKER"]._serialized_end = 1050
-    _globals["_ASSIGNMENT"]._serialized_start = 1052
-    _globals["_ASSIGNMENT"]._serialized_end = 1089
-    _globals["_COMMAND"]._serialized_start = 1091
-    _globals["_COMMAND"]._serialized_end = 1140
-    _globals["_ACKNOWLEDGE"]._serialized_start = 1142
-    _globals["_ACKNOWLEDGE"]._serialized_end = 1173
-    _globals["_REFUSAL"]._serialized_start = 1175
-    _globals["_REFUSAL"]._serialized_end = 1200
-    _globals["_CONTROL"]._serialized_start = 1432
-    _globals["_CONTROL"]._serialized_end = 1503
+  DESCRIPTOR._loaded_options = None
+  _globals['_ENDPOINTS_ADDRESSESENTRY']._loaded_options = None
+  _globals['_ENDPOINTS_ADDRESSESENTRY']._serialized_options = b'8\001'
+  _globals['_STATE']._serialized_start=1322
+  _globals['_STATE']._serialized_end=1445
+  _globals['_COMMANDKIND']._serialized_start=1447
+  _globals['_COMMANDKIND']._serialized_end=1550
+  _globals['_FROMWORKER']._serialized_start=47
+  _globals['_FROMWORKER']._serialized_end=382
+  _globals['_REGISTER']._serialized_start=384
+  _globals['_REGISTER']._serialized_end=489
+  _globals['_ENDPOINTS']._serialized_start=491
+  _globals['_ENDPOINTS']._serialized_end=610
+  _globals['_ENDPOINTS_ADDRESSESENTRY']._serialized_start=562
+  _globals['_ENDPOINTS_ADDRESSESENTRY']._serialized_end=610
+  _globals['_STATECHANGE']._serialized_start=612
+  _globals['_STATECHANGE']._serialized_end=660
+  _globals['_HEARTBEAT']._serialized_start=662
+  _globals['_HEARTBEAT']._serialized_end=733
+  _globals['_FINISHED']._serialized_start=735
+  _globals['_FINISHED']._serialized_end=761
+  _globals['_FAILURE']._serialized_start=763
+  _globals['_FAILURE']._serialized_end=835
+  _globals['_TOWORKER']._serialized_start=838
+  _globals['_TOWORKER']._serialized_end=1091
+  _globals['_ASSIGNMENT']._serialized_start=1093
+  _globals['_ASSIGNMENT']._serialized_end=1130
+  _globals['_COMMAND']._serialized_start=1132
+  _globals['_COMMAND']._serialized_end=1181
+  _globals['_WORKERGONE']._serialized_start=1183
+  _globals['_WORKERGONE']._serialized_end=1260
+  _globals['_ACKNOWLEDGE']._serialized_start=1262
+  _globals['_ACKNOWLEDGE']._serialized_end=1293
+  _globals['_REFUSAL']._serialized_start=1295
+  _globals['_REFUSAL']._serialized_end=1320
+  _globals['_CONTROL']._serialized_start=1552
+  _globals['_CONTROL']._serialized_end=1623
 # @@protoc_insertion_point(module_scope)

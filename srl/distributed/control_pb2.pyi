@@ -125,18 +125,20 @@ class Failure(_message.Message):
     def __init__(self, error: _Optional[str] = ..., doing: _Optional[str] = ..., host: _Optional[str] = ..., traceback: _Optional[str] = ...) -> None: ...
 
 class ToWorker(_message.Message):
-    __slots__ = ("worker", "assignment", "command", "acknowledge", "refusal")
+    __slots__ = ("worker", "assignment", "command", "acknowledge", "refusal", "gone")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGE_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    GONE_FIELD_NUMBER: _ClassVar[int]
     worker: str
     assignment: Assignment
     command: Command
     acknowledge: Acknowledge
     refusal: Refusal
-    def __init__(self, worker: _Optional[str] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., command: _Optional[_Union[Command, _Mapping]] = ..., acknowledge: _Optional[_Union[Acknowledge, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
+    gone: WorkerGone
+    def __init__(self, worker: _Optional[str] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., command: _Optional[_Union[Command, _Mapping]] = ..., acknowledge: _Optional[_Union[Acknowledge, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., gone: _Optional[_Union[WorkerGone, _Mapping]] = ...) -> None: ...
 
 class Assignment(_message.Message):
     __slots__ = ("assignment_json",)
@@ -149,6 +151,18 @@ class Command(_message.Message):
     KIND_FIELD_NUMBER: _ClassVar[int]
     kind: CommandKind
     def __init__(self, kind: _Optional[_Union[CommandKind, str]] = ...) -> None: ...
+
+class WorkerGone(_message.Message):
+    __slots__ = ("group", "kind", "index", "incarnation")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    kind: str
+    index: int
+    incarnation: int
+    def __init__(self, group: _Optional[str] = ..., kind: _Optional[str] = ..., index: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class Acknowledge(_message.Message):
     __slots__ = ("sequence",)

@@ -234,6 +234,11 @@ def command(worker: str, kind: CommandKind) -> Any:
     return pb.ToWorker(worker=worker, command=pb.Command(kind=kind.name))
 
 
+def gone(receiver: str, worker: WorkerId) -> Any:
+    """A ``ToWorker`` that says that another worker's process is dead."""
+    return pb.ToWorker(worker=receiver, gone=pb.WorkerGone(**asdict(worker)))
+
+
 def command_kind(number: int) -> CommandKind:
     """The command that a number on the wire stands for.
 

@@ -20,7 +20,7 @@ from srl.distributed.certificates import CertificateFiles
 from srl.distributed.graph import ResolvedGraph
 from srl.distributed.launchers.base import LaunchRequest
 from srl.distributed.launchers.local import LocalLauncher
-from srl.distributed.messages import assignment_json, command
+from srl.distributed.messages import assignment_json, command, gone
 from srl.distributed.run_directory import run_directory
 from srl.distributed.server import ControlServer
 from srl.distributed.stopping import Bounds
@@ -39,11 +39,12 @@ from srl.distributed.trial_events import (
     ReportFailure,
     Send,
     StopRequested,
+    TellGone,
     Tick,
 )
 from srl.distributed.trial_machine import TrialMachine
 from srl.distributed.trial_run import Outcome, TrialRun
-from srl.distributed.wiring import needs_torch, shared_memory_plan
+from srl.distributed.wiring import consumers_of, needs_torch, shared_memory_plan
 from srl.distributed.worker_process import ShellOptions
 from srl.system.streams.shared_memory.descriptors import DescriptorPlan, close_descriptors, create_descriptors
 from srl.system.streams.tcp.keys import make_trial_keys
@@ -188,22 +189,30 @@ class _ProcessRun:
     def _perform(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:
             match instruction:
-                case Launch():
-                    self._launch(replace(self._workers[instruction.worker], incarnation=instruction.incarnation))
-                case Assign():
-                    self._assign(instruction)
-                case Send():
-                    self._send(instruction.worker, instruction.command)
-                case Refuse():
-                    self._site.server.refuse(instruction.connection, "", instruction.reason)
-                case DumpStacks():
-                    self._dump_stacks(instruction.worker)
-                case Kill():
-                    self._site.launcher.cancel(instruction.worker, self._incarnation(instruction.worker))
                 case ReportFailure():
                     self._run.failure(instruction.worker, instruction.text, with_log=instruction.with_log)
                 case Note():
                     self._run.note(instruction.text, is_warning=instruction.is_warning)
+                case Launch():
+                    self._launch(replace(self._workers[instruction.worker], incarnation=instruction.incarnation))
+                case Kill():
+                    self._site.launcher.cancel(instruction.worker, self._incarnation(instruction.worker))
+                case DumpStacks():
+                    self._dump_stacks(instruction.worker)
+                case _:
+                    self._speak(instruction)
+
+    def _speak(self, instruction: Instruction) -> None:
+        """Perform what is a message."""
+        match instruction:
+            case Assign():
+                self._assign(instruction)
+            case Send():
+                self._send(instruction.worker, instruction.command)
+            case TellGone():
+                self._tell_gone(replace(self._workers[instruction.worker], incarnation=instruction.incarnation))
+            case Refuse():
+                self._site.server.refuse(instruction.connection, "", instruction.reason)
 
     def _incarnation(self, name: str) -> int:
         return self._workers[name].incarnation
@@ -248,6 +257,12 @@ class _ProcessRun:
         connection = self._machine.connection(name)
         if connection is not None:
             self._site.server.send(connection, command(name, kind))
+
+    def _tell_gone(self, worker: WorkerId) -> None:
+        for consumer in consumers_of(self._graph, worker):
+            connection = self._machine.connection(consumer)
+            if connection is not None:
+                self._site.server.send(connection, gone(consumer, worker))
 
     def _dump_stacks(self, name: str) -> None:
         if not self._site.launcher.dump_stacks(name, self._incarnation(name)):

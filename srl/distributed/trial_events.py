@@ -173,6 +173,14 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
+class TellGone:
+    """Tell the living that a worker's process is dead: whoever it fed ends its credits."""
+
+    worker: str
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
 class Refuse:
     """End a connection, saying why."""
 
@@ -219,4 +227,4 @@ class End:
     exit_code: int
 
 
-Instruction = Launch | Assign | Send | Refuse | DumpStacks | Kill | ReportFailure | Note | End
+Instruction = Launch | Assign | Send | TellGone | Refuse | DumpStacks | Kill | ReportFailure | Note | End

@@ -38,6 +38,7 @@ from srl.distributed.trial_events import (
     Send,
     StateReached,
     StopRequested,
+    TellGone,
     Tick,
     WorkerEvent,
     WorkerFailed,
@@ -207,6 +208,7 @@ class TrialMachine:
 
     def _on_exited(self, record: WorkerRecord, event: Exited) -> None:
         record.is_gone, record.connection = True, None
+        self._out.append(TellGone(record.name, event.incarnation))
         if record.is_killed or record.state is State.FAILED:
             record.state = State.FAILED
         elif event.code == 0 and record.drain_sent:

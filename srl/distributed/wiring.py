@@ -46,6 +46,17 @@ def acting_policies(graph: ResolvedGraph, worker: WorkerId) -> list[str]:
     return [group.policy] if isinstance(group, EvaluatorGroup) else []
 
 
+def consumers_of(graph: ResolvedGraph, worker: WorkerId) -> list[str]:
+    """Workers that consume what an actor produces."""
+    group = graph.experiment.workers[worker.group]
+    streams = {agents.samples for agents in group.agents} if isinstance(group, ActorGroup) else set()
+    return [
+        other.name
+        for other in graph.workers
+        if isinstance(consumer := graph.experiment.workers[other.group], TrainerGroup) and consumer.samples in streams
+    ]
+
+
 def _names(graph: ResolvedGraph, group: str) -> tuple[str, ...]:
     return tuple(worker.name for worker in graph.workers if worker.group == group)
 

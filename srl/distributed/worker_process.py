@@ -25,7 +25,7 @@ from srl.api.errors import SRLError
 from srl.api.experiment import Experiment
 from srl.api.registry import load_plugins
 from srl.distributed.certificates import CertificateFiles
-from srl.distributed.client import ControlClient, ControllerLost, Dialling
+from srl.distributed.client import ControlClient, ControllerLost, Dialling, PeerGone
 from srl.distributed.lifecycle import State
 from srl.distributed.trial_events import CommandKind
 from srl.system.report import WorkerReport
@@ -306,7 +306,13 @@ class WorkerShell:
         self._client.turned(doing)
 
     def _take(self) -> list[Assignment | CommandKind | ControllerLost]:
-        told = self._client.take()
+        """What is to be obeyed; what is only to be known goes to the worker at once."""
+        told: list[Assignment | CommandKind | ControllerLost] = []
+        for one in self._client.take():
+            if not isinstance(one, PeerGone):
+                told.append(one)
+            elif self._worker is not None:
+                self._worker.peer_gone(one.worker)
         if self._terminate_at is not None and not self._is_draining and time.monotonic() >= self._terminate_at:
             self._exit_code = _TERMINATED
             told.append(CommandKind.DRAIN)

@@ -93,6 +93,9 @@ class Worker(ABC):
     def drained(self) -> bool:
         """True when nothing is under way any more."""
 
+    def peer_gone(self, peer: WorkerId) -> None:  # noqa: B027  # Only consumers have anything to do then.
+        """The process of an actor that feeds this worker is dead: its credits end, its slots are nobody's."""
+
     @abstractmethod
     def report(self) -> WorkerReport:
         """What happened since the last report. Called between polls, in the worker's own thread."""

@@ -30,6 +30,7 @@ from srl.distributed.trial_events import (
     Send,
     StateReached,
     StopRequested,
+    TellGone,
     Tick,
     WorkerFailed,
     WorkerFinished,
@@ -73,7 +74,9 @@ class Driver:
         return self(StateReached(worker.name, worker.incarnation, state))
 
     def exit(self, worker: WorkerId, code: int = 0) -> list[Instruction]:
-        return self(Exited(worker.name, worker.incarnation, code, f"exit code {code}"))
+        out = self(Exited(worker.name, worker.incarnation, code, f"exit code {code}"))
+        assert out[0] == TellGone(worker.name, worker.incarnation)
+        return out[1:]
 
 
 def running_trial(workers: list[WorkerId] = GRAPH, bounds: Bounds = BOUNDS) -> Driver:

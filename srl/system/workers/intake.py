@@ -16,7 +16,7 @@ from typing import Any
 from srl.api.algorithm import Batch
 from srl.api.block import BlockSchema
 from srl.system.flow.control import Cut, FlowControl, Grant, ReadyBlock
-from srl.system.streams.interface import SampleConsumer
+from srl.system.streams.interface import Connected, Producer, SampleConsumer
 from srl.system.workers.batch import BatchBuffer, batch_in_place
 
 IDLE_SECONDS = 0.05
@@ -58,6 +58,7 @@ class Intake:
         self._flow = flow
         self._in_place = blocks_per_update == 1
         self._buffers = [] if self._in_place else [BatchBuffer(schema, blocks_per_update) for _ in range(2)]
+        self._producers: dict[int, Producer] = {}
         self._turn = 0
         self._version = 0
         self._entering = 0
@@ -124,6 +125,16 @@ class Intake:
             self._pump_dry()
             return self._flow.drained()
 
+    def producer_gone(self, actor: int, incarnation: int) -> None:
+        """An actor's process is dead: what it had announced is taken in, then its credits end."""
+        with self._lock:
+            self._pump_dry()
+            producer = self._producers.get(actor)
+            if producer is not None and producer.incarnation == incarnation:
+                del self._producers[actor]
+                self._flow.producer_died(producer)
+                self._consumer.forget(producer)
+
     def counts(self) -> dict[str, Any]:
         """The accounting of the stream."""
         with self._lock:
@@ -162,6 +173,8 @@ class Intake:
         now = time.monotonic()
         events = self._consumer.events()
         for event in events:
+            if isinstance(event, Connected):
+                self._producers[event.producer.actor] = event.producer
             self._flow.handle(event, now)
         assembled = self._ready is None and self._assemble(now)
         sent = self._send(now)

@@ -117,6 +117,10 @@ class TrainerWorker(Worker):
         """True once the last checkpoint is written and no credit is out."""
         return self._draining and self._intake.drained()
 
+    def peer_gone(self, peer: WorkerId) -> None:
+        """End the credits of an actor that is dead."""
+        self._intake.producer_gone(peer.index, peer.incarnation)
+
     def finished(self) -> str | None:
         """``env_steps`` or ``updates`` once that budget is used up."""
         stop = self._options.stop
