@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from srl.api.errors import SRLError, WaitTimeout, WorkerFailure
 from srl.distributed.lifecycle import DRAIN_STEPS
+from srl.distributed.stopping import scores_last_version
 from srl.distributed.trial_events import StopRequested
 from srl.system.report import WorkerReport
 from srl.system.streams.in_process import InProcessTransport
@@ -99,7 +100,7 @@ class FusedRun:
         """Drain in steps: actors and policy workers, then evaluators (orderly stops only), then the trainer."""
         for step in sorted(set(DRAIN_STEPS.values())):
             workers = [(name, worker) for kind, name, worker in self._workers if DRAIN_STEPS[kind] == step]
-            if step == DRAIN_STEPS["evaluator"] and not request.scores_last_version():
+            if step == DRAIN_STEPS["evaluator"] and not scores_last_version(request.reason, request.is_orderly):
                 continue
             for name, worker in workers:
                 _guarded(name, worker.drain)

@@ -46,6 +46,16 @@ class Stop:
     step: int = -1
     step_since: float = 0.0
 
+    @property
+    def scores_last_version(self) -> bool:
+        """Whether evaluators have something left to do."""
+        return scores_last_version(self.reason, self.is_orderly)
+
+
+def scores_last_version(reason: str, is_orderly: bool) -> bool:
+    """Whether evaluators score the last version before they end: not in a hurry, nor where a score was the goal."""
+    return is_orderly and reason != "evaluation_return"
+
 
 def step_deadline(stop: Stop, last_step: int, bounds: Bounds) -> float | None:
     """Monotonic time at which what is left of the present drain step is killed.
