@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import resource
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -206,7 +207,7 @@ def _no_descriptor(name: str, error: OSError) -> ResourceError:
     return ResourceError(
         f"no descriptor for '{name}': {os.strerror(error.errno or 0)}",
         where=name,
-        value=len(os.listdir("/proc/self/fd")),
+        value=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         expected="a higher limit on open files",
         hint="Raise it with 'ulimit -n'.",
     )
