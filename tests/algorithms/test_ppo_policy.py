@@ -43,7 +43,10 @@ def observations(spec, count, seed=0):
 
 def acting_policy(spec, module):
     acting = import_target(spec.acting)(spec)
-    acting.load({name: tensor.numpy() for name, tensor in module.state_dict().items()})
+    weights = {name: tensor.numpy().copy() for name, tensor in module.state_dict().items()}
+    for array in weights.values():
+        array.flags.writeable = False
+    acting.load(weights)
     return acting
 
 
@@ -193,6 +196,7 @@ def test_same_input_same_bits_wherever_it_lies_in_memory(observation):
     act(second, observations(spec, 16, seed=9))
     shifted = np.zeros(x.nbytes + 64, np.uint8)[4 : 4 + x.nbytes].view(x.dtype).reshape(x.shape)
     shifted[...] = x
+    shifted.flags.writeable = False
     for one, other in zip(act(first, x), act(second, shifted), strict=True):
         np.testing.assert_array_equal(one, other)
 

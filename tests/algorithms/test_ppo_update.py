@@ -156,6 +156,7 @@ def test_same_seed_same_bits_wherever_the_batch_lies(environment, precision):
             memory = np.zeros(array.nbytes + 64, np.uint8)[offset * 2 : offset * 2 + array.nbytes]
             moved[name] = memory.view(array.dtype).reshape(array.shape)
             moved[name][...] = array
+            moved[name].flags.writeable = False  # blocks in shared memory are read only for a trainer
         algorithm.update(Batch(moved, [], batch.valid_rows))
         results.append(weights(training))
     np.testing.assert_array_equal(*results)

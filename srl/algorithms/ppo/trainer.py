@@ -192,7 +192,7 @@ class PPOAlgorithm(Algorithm):
 
         Gathered into memory of torch's own: its alignment is the same in every process, and with it the result.
         """
-        gathered = torch.empty((len(rows), *array.shape[1:]), dtype=torch.from_numpy(array[:0]).dtype)
+        gathered = torch.empty((len(rows), *array.shape[1:]), dtype=torch.from_numpy(np.empty(0, array.dtype)).dtype)
         np.take(array, rows, axis=0, out=gathered.numpy(), mode="clip")
         return gathered.to(self.trainer.device)
 
