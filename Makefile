@@ -45,7 +45,7 @@ format: $(VENV)/.installed-dev
 
 # The generated modules are committed: a user needs no compiler for protocol buffers.
 proto: $(VENV)/.installed-dev
-	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. srl/distributed/control.proto
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. srl/distributed/control.proto
 
 # Writes down what is installed now, after a deliberate upgrade.
 constraints: $(VENV)/.installed-dev

@@ -74,7 +74,6 @@ def test_wheel_carries_what_the_package_needs(source, names):
     assert not missing
     assert "srl/experiments/cartpole_ppo.yaml" in names
     assert "srl/distributed/control_pb2.py" in names
-    assert "srl/distributed/control_pb2_grpc.py" in names
 
 
 def test_wheel_carries_the_licence_and_the_command(wheel, names):
