@@ -139,7 +139,11 @@ def test_reader_outlives_the_writer(store):
     writer, reader = store.writer(1), store.reader()
     writer.publish(0, LAYOUT, buffer_of(0))
     writer.close()
+    with pytest.raises(StreamError, match="after the end"):
+        writer.publish(1, LAYOUT, buffer_of(1))
     assert_is_version(reader.read()[1], 0)
+    reader.close()
+    assert reader.latest_version() == 0
 
 
 def test_a_foreign_memory_is_named():

@@ -70,16 +70,19 @@ class SharedParameterWriter(ParameterWriter):
         self._slot_count = versions_kept + SPARE_SLOTS
         self._layout: ParameterLayout | None = None
         self._slots: list[NDArray[np.uint8]] = []
+        self._closed = False
 
     def publish(self, version: int, layout: ParameterLayout, buffer: NDArray[np.uint8]) -> None:
         """Copy ``buffer`` into the oldest slot and make it the newest version.
 
         Raises:
-            StreamError: If ``version`` is not newer than the newest.
+            StreamError: If ``version`` is not newer than the newest, or the writer is closed.
             SchemaMismatchError: If the layout is not that of the versions before.
             ResourceError: If there is no memory for the slots (first call).
         """
         words = self._words
+        if self._closed:
+            raise StreamError("weights were published after the end", where=self._where, value=version)
         if version < words[_LATEST]:  # the word holds newest + 1
             raise StreamError(
                 "a version of the weights was published out of order",
@@ -127,8 +130,9 @@ class SharedParameterWriter(ParameterWriter):
 
     def close(self) -> None:
         """Let go of the mapping; published versions stay readable for attached readers."""
+        self._closed = True
         self._slots = []
-        self._layout = None
+        self._words = _detached(self._words)
 
 
 class SharedParameterReader(ParameterReader):
@@ -225,6 +229,7 @@ class SharedParameterReader(ParameterReader):
     def close(self) -> None:
         """Let go of the mapping; the newest version known stays known."""
         self._slots = []
+        self._words = _detached(self._words)
 
 
 class SharedParameterStore:
@@ -257,6 +262,11 @@ def version_timeout(policy: str, wanted: int, present: int, timeout_seconds: flo
         expected=f"version {wanted} or newer",
         hint="The trainer that publishes it is slow, stopped or gone.",
     )
+
+
+def _detached(words: memoryview) -> memoryview:
+    """A private copy of a header, in place of the mapping."""
+    return memoryview(bytearray(words)).cast("q")
 
 
 def _map(region: Region, words: memoryview, where: str) -> tuple[ParameterLayout, list[NDArray[np.uint8]]]:

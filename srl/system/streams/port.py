@@ -81,20 +81,31 @@ class Port:
         return Incoming(identity, head, parts[1] if len(parts) == 2 else None)
 
     def send(self, frames: Sequence[Buffer]) -> bool:
-        """Send without waiting; False if the peer of a ROUTER is gone."""
+        """Send without waiting; False if the peer of a ROUTER is gone.
+
+        Raises:
+            StreamError: If the other end has refused the connection.
+        """
         try:
             self._socket.send_multipart(frames, zmq.NOBLOCK)
         except zmq.ZMQError as error:
-            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
-                raise StreamError(f"a socket failed: {error.strerror}") from error
+            if error.errno != zmq.EHOSTUNREACH:
+                raise _send_error(error) from error
             return False
         finally:
             self._rearm()
         return True
 
     def send_in_place(self, frames: Sequence[Buffer]) -> zmq.MessageTracker:
-        """Send without copying large frames; their memory is free again when the tracker is done."""
-        tracker = self._socket.send_multipart(frames, zmq.NOBLOCK, copy=False, track=True)
+        """Send without copying large frames; their memory is free again when the tracker is done.
+
+        Raises:
+            StreamError: If the other end has refused the connection.
+        """
+        try:
+            tracker = self._socket.send_multipart(frames, zmq.NOBLOCK, copy=False, track=True)
+        except zmq.ZMQError as error:
+            raise _send_error(error) from error
         self._rearm()
         assert isinstance(tracker, zmq.MessageTracker)
         return tracker
@@ -127,3 +138,13 @@ class Port:
     def abort(self) -> None:
         """Close and drop what is unsent."""
         self.close(0)
+
+
+def _send_error(error: zmq.ZMQError) -> StreamError:
+    """What a failed send means: there are no water marks, so 'again' says that ZeroMQ gave the connection up."""
+    if error.errno == zmq.EAGAIN:
+        return StreamError(
+            "the other end refused the connection",
+            hint="It belongs to another trial (its key is another), or is not SRL.",
+        )
+    return StreamError(f"a socket failed: {error.strerror}")

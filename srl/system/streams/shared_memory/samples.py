@@ -27,6 +27,16 @@ class SharedMemorySampleConsumer(SocketSampleConsumer):
     def _take_payload(self, slot: int, payload: Buffer | None) -> None:
         """Nothing to do: the block lies in its slot."""
 
+    def close(self) -> None:
+        """Close gracefully (bounded linger), and let go of the pool."""
+        super().close()
+        self._pool.close()
+
+    def abort(self) -> None:
+        """Close at once, and let go of the pool."""
+        super().abort()
+        self._pool.close()
+
 
 class SharedMemorySampleProducer(SocketSampleProducer):
     """An actor's end."""

@@ -68,3 +68,9 @@ class SlotPool:
         start = slot * self._stride
         block = self._blocks[slot] = Block(self._schema, self._segment[start : start + self._stride])
         return block
+
+    def close(self) -> None:
+        """Let go of the mapping; it ends with the last block that someone holds."""
+        self._blocks = {}
+        self._segment = np.zeros(0, np.uint8)
+        self.slots = 0

@@ -163,6 +163,8 @@ class SharedMemoryTransport(SocketTransport):
     def close(self) -> None:
         """End the context, let go of the pools, remove the socket files bound here."""
         super().close()
+        for pool in self._pools.values():
+            pool.close()
         self._pools.clear()
         for address in self._bound.values():
             Path(address.removeprefix("ipc://")).unlink(missing_ok=True)

@@ -50,6 +50,7 @@ class TcpTransport(SocketTransport):
         self._fixed_ports = dict(ports or {})
         self._fetch_seconds = fetch_seconds
         self._gatekeeper: Gatekeeper | None = None
+        self._writers: list[TcpParameterWriter] = []
 
     def sample_consumer(self, stream: str, rank: int, schema: BlockSchema, slots: int) -> SampleConsumer:
         """The consumer's end; allocates the pool."""
@@ -77,7 +78,9 @@ class TcpTransport(SocketTransport):
 
     def parameter_writer(self, policy: str, versions_kept: int) -> ParameterWriter:
         """The writer of a policy's weights."""
-        return TcpParameterWriter(policy, versions_kept, self._bind(f"weights:{policy}"))
+        writer = TcpParameterWriter(policy, versions_kept, self._bind(f"weights:{policy}"))
+        self._writers.append(writer)
+        return writer
 
     def parameter_reader(self, policy: str) -> ParameterReader:
         """A reader of a policy's weights."""
@@ -94,7 +97,8 @@ class TcpTransport(SocketTransport):
         return f"tcp://{host}:{self._fixed_ports.get(name, 0) or '*'}"
 
     def _secure(self, socket: zmq.Socket[bytes], *, binds: bool) -> None:
-        socket.setsockopt(zmq.IPV6, 1)
+        # A connecting end takes what the name resolves to; a binding one is what its host is.
+        socket.setsockopt(zmq.IPV6, not binds or ":" in self._host)
         socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
         socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MILLISECONDS)
         if binds:
@@ -110,7 +114,10 @@ class TcpTransport(SocketTransport):
         return f"Port {port} is held by {owner}. Choose another, or leave the choice to the system."
 
     def close(self) -> None:
-        """End everything; the gatekeeper's thread ends with the context."""
+        """End everything: first the threads that use a socket; the gatekeeper's ends with the context."""
+        for writer in self._writers:
+            writer.close()
+        self._writers.clear()
         super().close()
         self._gatekeeper = None
 
