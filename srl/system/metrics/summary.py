@@ -12,6 +12,7 @@ import numpy as np
 import srl
 from srl.system.metrics.evaluations import scores
 from srl.system.metrics.json_values import json_safe
+from srl.system.metrics.snapshot import EvaluationResult
 from srl.system.worker import WorkerId
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def build_summary(
         "blocks": _account(counters, "blocks"),
         "rows": _account(counters, "rows"),
         "episodes": {"count": episode_count, "return_mean_last_100": monitor.episode_return},
-        "evaluation": scores(evaluations[-1]) if evaluations else None,
+        "evaluation": scores(_deciding(monitor, entries["exit_reason"])) if evaluations else None,
         "best_evaluation": scores(max(evaluations, key=lambda one: one.mean)) if evaluations else None,
         "evaluations": len(evaluations),
         "workers": {
@@ -75,6 +76,14 @@ def build_summary(
         "versions": versions(),
     }
     return dict(json_safe(summary))
+
+
+def _deciding(monitor: TrialMonitor, exit_reason: Any) -> EvaluationResult:
+    """The evaluation that ended the trial, where one did; else the last one."""
+    target = monitor.experiment.stop.evaluation_return
+    if exit_reason == "evaluation_return" and target is not None:
+        return next(result for result in monitor.evaluations if result.mean >= target)
+    return monitor.evaluations[-1]
 
 
 def versions() -> dict[str, str | None]:
