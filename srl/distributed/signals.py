@@ -51,6 +51,9 @@ class Signals:
     def handle(self, number: int, frame: FrameType | None) -> None:
         """The handler."""
         self.received.append(signal.Signals(number))
+        if self.raises_at != 1 and len(self.received) == 1:
+            # Not through logging or print: the signal may have come in the middle of one of their lines.
+            os.write(2, b"srl-run: stopping, the last checkpoint is being written (again = at once, without it)\n")
         if self.raises_at is not None and len(self.received) >= self.raises_at:
             raise KeyboardInterrupt
 
