@@ -126,10 +126,6 @@ class StopRequested:
     exit_code: int
     is_orderly: bool
 
-    def scores_last_version(self) -> bool:
-        """Whether evaluators score the last version: not in a hurry, nor where an evaluation itself was the goal."""
-        return self.is_orderly and self.reason != "evaluation_return"
-
 
 @dataclass(frozen=True, slots=True)
 class AbortRequested:

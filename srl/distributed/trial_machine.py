@@ -323,7 +323,7 @@ class TrialMachine:
             stop.step, stop.step_since = step, self._now
         for record in self._living(lambda r: not r.drain_sent):
             # Who was never started, or evaluates when there is no time to, has nothing to finish: no order is needed.
-            is_idle = not record.is_started or (record.id.kind == "evaluator" and not stop.is_orderly)
+            is_idle = not record.is_started or (record.id.kind == "evaluator" and not stop.scores_last_version)
             if is_idle or record.drain_step <= stop.step:
                 self._send_stop(stop, record)
         self._enforce(stop)
@@ -334,7 +334,7 @@ class TrialMachine:
             self._kill(record)
         elif record.connection is not None:
             record.drain_sent = True
-            must_drain = record.is_started and (stop.is_orderly or record.id.kind != "evaluator")
+            must_drain = record.is_started and (stop.scores_last_version or record.id.kind != "evaluator")
             self._out.append(Send(record.name, CommandKind.DRAIN if must_drain else CommandKind.STOP))
 
     def _enforce(self, stop: Stop) -> None:

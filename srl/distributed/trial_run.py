@@ -112,7 +112,9 @@ class TrialRun:
         self.trial = trial
         self.signals = signals
         self.is_debug = is_debug
-        self.monitor = TrialMonitor(graph.experiment, graph.workers, frames_per_step=graph.environment.frames_per_step)
+        self.monitor = TrialMonitor(
+            graph.experiment, graph.workers, frames_per_step=graph.environment.frames_per_step, flow=graph.flow
+        )
         self._screen = screen
         self._sinks = SinkGroup.open(trial)
         self._began = began
