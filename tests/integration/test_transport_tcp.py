@@ -130,6 +130,21 @@ def test_a_used_fixed_port_is_named_with_its_owner(opened):
     assert caught.value.where == "sample:s:0"
 
 
+def test_a_machine_without_ipv4_binds_and_connects_over_ipv6(opened, monkeypatch):
+    def without_ipv4(family):
+        raise OSError("no such family")
+
+    monkeypatch.setattr("srl.system.streams.tcp.transport.socket.socket", without_ipv4)
+    server = opened()
+    writer = server.parameter_writer("p", 1)
+    assert server.bound_endpoints()["weights:p"].startswith("tcp://[::1]:")
+    writer.publish(0, LAYOUT, np.zeros(LAYOUT.size_bytes, np.uint8))
+    reader = opened(server.bound_endpoints()).parameter_reader("p")
+    assert reader.read()[0] == 0
+    reader.close()
+    writer.close()
+
+
 def test_an_unknown_endpoint_is_named(opened):
     with pytest.raises(StreamError, match="inference:i:1"):
         opened().inference_client("i", 2, SCHEMA, SPEC, Producer(3, 0, 1), "s")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from srl.system.streams.tcp.keys import Gatekeeper, TrialKeys
 from srl.system.streams.tcp.samples import TcpSampleConsumer, TcpSampleProducer
 from srl.system.streams.tcp.weights import MAX_WEIGHTS_BYTES, TcpParameterReader, TcpParameterWriter
 
-LOOPBACK = "127.0.0.1"
+LOOPBACKS = ("127.0.0.1", "::1")
 HANDSHAKE_MILLISECONDS = 10_000
 FETCH_SECONDS = 30.0
 
@@ -30,7 +32,7 @@ class TcpTransport(SocketTransport):
         endpoints: Name to address of what this process connects to: ``sample:STREAM:RANK``, ``inference:STREAM:INDEX``,
             ``weights:POLICY``.
         keys: The trial key.
-        host: Address to bind to; an IPv6 address without brackets.
+        host: Address to bind to, IPv6 without brackets; ``None`` = the loopback address that the machine has.
         ports: Name to fixed port; others are chosen by the system and published by :meth:`bound_endpoints`.
         fetch_seconds: Bound on the wait for one version of the weights.
     """
@@ -40,13 +42,13 @@ class TcpTransport(SocketTransport):
         endpoints: Mapping[str, str],
         keys: TrialKeys,
         *,
-        host: str = LOOPBACK,
+        host: str | None = None,
         ports: Mapping[str, int] | None = None,
         fetch_seconds: float = FETCH_SECONDS,
     ) -> None:
         super().__init__(endpoints)
         self._keys = keys
-        self._host = host
+        self._host = loopback() if host is None else host
         self._fixed_ports = dict(ports or {})
         self._fetch_seconds = fetch_seconds
         self._gatekeeper: Gatekeeper | None = None
@@ -120,6 +122,14 @@ class TcpTransport(SocketTransport):
         self._writers.clear()
         super().close()
         self._gatekeeper = None
+
+
+def loopback() -> str:
+    """The machine's loopback address: IPv4 where there is any."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET) as probe:
+        probe.bind((LOOPBACKS[0], 0))
+        return LOOPBACKS[0]
+    return LOOPBACKS[1]
 
 
 def port_owner(port: int) -> str:

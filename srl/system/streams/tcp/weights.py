@@ -35,7 +35,7 @@ from srl.system.streams.port import Incoming, Port
 
 # A watch is repeated after this long without news, in case the writer was restarted meanwhile.
 WATCH_AGAIN_SECONDS = 5.0
-LOOK_SECONDS = 1.0
+LOOK_MILLISECONDS = 1000
 JOIN_SECONDS = 5.0
 PAYLOADS_KEPT = 2
 MAX_WEIGHTS_BYTES = 1 << 36
@@ -76,10 +76,11 @@ class TcpParameterWriter(ParameterWriter):
 
     def _serve(self) -> None:
         try:
-            descriptors = [*self._port.descriptors(), self._news]
+            poller = select.poll()
+            for descriptor in (*self._port.descriptors(), self._news):
+                poller.register(descriptor, select.POLLIN)
             while not self._stop:
-                readable, _, _ = select.select(descriptors, [], [], LOOK_SECONDS)
-                if self._news in readable:
+                if any(descriptor == self._news for descriptor, _ in poller.poll(LOOK_MILLISECONDS)):
                     os.eventfd_read(self._news)
                 self._desk.serve()
         except Exception as error:
