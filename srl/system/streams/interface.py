@@ -104,7 +104,23 @@ class Refused:
 SampleEvent = Connected | Announced | Returned | Refused
 
 
-class SampleConsumer(ABC):
+class StreamEnd(ABC):
+    """What every end of a stream has."""
+
+    @abstractmethod
+    def wait_descriptors(self) -> Iterable[int]:
+        """Descriptors that become readable when there may be something to poll for."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close gracefully: what was sent is delivered (bounded linger)."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Close at once, losing what is unsent."""
+
+
+class SampleConsumer(StreamEnd):
     """The end that receives blocks and owns the slots."""
 
     slots: int
@@ -129,20 +145,8 @@ class SampleConsumer(ABC):
     def forget(self, producer: Producer) -> None:
         """The producer is dead: whatever still arrives from this incarnation is refused."""
 
-    @abstractmethod
-    def wait_descriptors(self) -> Iterable[int]:
-        """Descriptors that are readable when :meth:`events` may return something."""
 
-    @abstractmethod
-    def close(self) -> None:
-        """Close gracefully (bounded linger)."""
-
-    @abstractmethod
-    def abort(self) -> None:
-        """Close at once, losing what is unsent."""
-
-
-class SampleProducer(ABC):
+class SampleProducer(StreamEnd):
     """The end that fills blocks."""
 
     @abstractmethod
@@ -168,18 +172,6 @@ class SampleProducer(ABC):
     @abstractmethod
     def cuts(self) -> set[int]:
         """Grants whose consumer asked for the rows there are; a grant leaves the set when its block is sent."""
-
-    @abstractmethod
-    def wait_descriptors(self) -> Iterable[int]:
-        """Descriptors that are readable when :meth:`poll` may find something."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close gracefully: what was sent is delivered (bounded linger)."""
-
-    @abstractmethod
-    def abort(self) -> None:
-        """Close at once."""
 
 
 @dataclass(slots=True)
@@ -209,7 +201,7 @@ class InferenceRequest:
     ticket: object = None
 
 
-class InferenceClient(ABC):
+class InferenceClient(StreamEnd):
     """The actor's end of an inference stream (or of an inline policy)."""
 
     @abstractmethod
@@ -230,20 +222,8 @@ class InferenceClient(ABC):
     def block_starts(self, credit: Credit) -> None:
         """A new block begins: inline policies take over newer weights here."""
 
-    @abstractmethod
-    def wait_descriptors(self) -> Iterable[int]:
-        """Descriptors that are readable when :meth:`poll` may return something."""
 
-    @abstractmethod
-    def close(self) -> None:
-        """Close gracefully."""
-
-    @abstractmethod
-    def abort(self) -> None:
-        """Close at once."""
-
-
-class InferenceServer(ABC):
+class InferenceServer(StreamEnd):
     """A policy worker's end."""
 
     @abstractmethod
@@ -253,15 +233,3 @@ class InferenceServer(ABC):
     @abstractmethod
     def reply(self, request: InferenceRequest, version: int) -> None:
         """Hand the filled ``request.out`` back to its actor."""
-
-    @abstractmethod
-    def wait_descriptors(self) -> Iterable[int]:
-        """Descriptors that are readable when :meth:`requests` may return something."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close gracefully."""
-
-    @abstractmethod
-    def abort(self) -> None:
-        """Close at once."""
