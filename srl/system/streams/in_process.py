@@ -228,9 +228,6 @@ class InProcessInferenceClient(InferenceClient):
         replies = self._replies
         return [replies.popleft() for _ in range(len(replies))] if replies else ()
 
-    def block_starts(self, credit: Credit) -> None:
-        """Nothing to do: the policy worker looks after versions."""
-
     def wait_descriptors(self) -> Iterable[int]:
         """None: all ends share one thread."""
         return ()

@@ -218,10 +218,6 @@ class InferenceClient(StreamEnd):
     def poll(self) -> Sequence[tuple[int, int]]:
         """Replies since the last call: (ring group, policy version that decided)."""
 
-    @abstractmethod
-    def block_starts(self, credit: Credit) -> None:
-        """A new block begins: inline policies take over newer weights here."""
-
 
 class InferenceServer(StreamEnd):
     """A policy worker's end."""

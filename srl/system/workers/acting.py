@@ -114,9 +114,6 @@ class InlineInference(InferenceClient):
         done, self._done = self._done, []
         return done
 
-    def block_starts(self, credit: Credit) -> None:
-        """Nothing to prepare: versions are looked up at each request."""
-
     def wait_descriptors(self) -> Iterable[int]:
         """There is never anything to wait for."""
         return ()

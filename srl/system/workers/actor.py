@@ -164,7 +164,6 @@ class ActorWorker(Worker):
             self._producer.give_back(credit, "shutdown")
             return None
         group.begin(credit, self._producer.block(credit))
-        self._inference.block_starts(credit)
         return credit
 
     def _replies(self) -> Sequence[tuple[int, int]]:

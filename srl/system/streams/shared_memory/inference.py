@@ -162,9 +162,6 @@ class SharedMemoryInferenceClient(InferenceClient):
         for name, array in out.extras.items():
             array[...] = box.extras[name]
 
-    def block_starts(self, credit: Credit) -> None:
-        """Nothing to do: the policy worker looks after versions."""
-
     def wait_descriptors(self) -> Iterable[int]:
         """This actor's eventfd."""
         return (self._wake_actor,)

@@ -153,9 +153,6 @@ class TcpInferenceClient(InferenceClient):
             array[...] = desk.out.extras[name]
         return True
 
-    def block_starts(self, credit: Credit) -> None:
-        """Nothing to do: the policy worker looks after versions."""
-
     def wait_descriptors(self) -> Iterable[int]:
         """Descriptors that are readable when :meth:`poll` may return something."""
         return self._port.descriptors()
