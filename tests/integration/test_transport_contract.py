@@ -437,7 +437,6 @@ def test_decisions_are_those_of_the_row_asked_about(wiring):
     events_of(consumer, 1)
     consumer.send_credit(ACTOR, Credit(0, 0, 2, 0, 5, exact=True))
     credit = credit_of(producer)
-    client.block_starts(credit)
     for row in range(ROWS + 1):
         batch, out = arrays_of(wiring, producer, credit, row, seed=row)
         client.request(credit, row, batch, out)

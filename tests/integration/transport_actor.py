@@ -74,7 +74,6 @@ def main() -> None:
 def produce(producer, client, schema, spec, who, sequence):
     credit = until(lambda: (producer.poll(), producer.take_credit(0))[1], producer)
     block = producer.block(credit)
-    client.block_starts(credit)
     versions = []
     for row in range(schema.rows):
         generator = fill_row(block, row, credit.grant)
