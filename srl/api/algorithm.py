@@ -160,6 +160,16 @@ class AlgorithmPlugin(ABC):
         return ()
 
     @classmethod
+    def cautions(cls, config: Any, rows_per_update: int) -> Sequence[str]:
+        """What is allowed but surely not meant, each named in a warning at the start.
+
+        Args:
+            config: This algorithm's config.
+            rows_per_update: Rows of one update's blocks, valid or not.
+        """
+        return ()
+
+    @classmethod
     @abstractmethod
     def requirements(cls, config: Any) -> DataRequirements:
         """What this algorithm asks of the data path."""

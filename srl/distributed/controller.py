@@ -55,6 +55,8 @@ def run_trial(
             )
             with trial_run(graph, trial, shown, signals, began=began, is_debug=debug) as run:
                 run.note(f"{len(graph.workers)} workers, placement {graph.placement}, transport {graph.transport}")
+                for caution in graph.cautions:
+                    run.note(caution, is_warning=True)
                 return run.finish(_run(graph, run))
         except KeyboardInterrupt:
             if signals.received and signals.reason == "terminated":

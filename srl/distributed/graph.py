@@ -6,12 +6,12 @@ Pure apart from reading how much memory there is. Every problem is found before 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from srl.api.algorithm import DataRequirements
+from srl.api.algorithm import AlgorithmPlugin, DataRequirements
 from srl.api.block import BlockSchema, trajectory_schema
 from srl.api.environment import EnvironmentSpec
 from srl.api.errors import ExperimentError
@@ -46,6 +46,7 @@ class ResolvedGraph:
         needs: Memory per sample stream.
         room: Memory there is.
         cores: Cores this process may use.
+        cautions: What the algorithms warn of.
     """
 
     experiment: Experiment
@@ -61,6 +62,7 @@ class ResolvedGraph:
     needs: tuple[Need, ...]
     room: Room
     cores: int
+    cautions: tuple[str, ...]
 
     def assignment(self, worker: WorkerId, trial_dir: Path | str, resume_from: str | None = None) -> Assignment:
         """What one worker is told, without endpoints and descriptors.
@@ -140,6 +142,7 @@ def resolve(
         needs=needs,
         room=room,
         cores=cores,
+        cautions=_cautions(experiment, plugins, streams, schemas),
     )
 
 
@@ -233,6 +236,21 @@ class _Stream:
             private_blocks=self.producers if transport == "tcp" else 0,
             key=f"workers.{self.feed.group}.{'count' if self.feed.actors.count > 1 else 'environments'}",
         )
+
+
+def _cautions(
+    experiment: Experiment,
+    plugins: Mapping[str, type[AlgorithmPlugin]],
+    streams: Sequence[_Stream],
+    schemas: Mapping[str, BlockSchema],
+) -> tuple[str, ...]:
+    found = []
+    for stream in streams:
+        schema, plugin = schemas[stream.name], plugins[stream.policy]
+        rows = schema.rows * schema.columns * stream.blocks_per_update
+        texts = plugin.cautions(algorithm_config(experiment, stream.policy, plugin), rows)
+        found += [f"policies.{stream.policy}.algorithm: {text}" for text in texts]
+    return tuple(found)
 
 
 def _workers(experiment: Experiment) -> tuple[WorkerId, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import Any
 
 from srl.algorithms.ppo.config import PPOConfig
@@ -24,6 +25,18 @@ class PPO(AlgorithmPlugin):
     def requirements(cls, config: PPOConfig) -> DataRequirements:
         """Fragments of ``rows`` rows, on-policy, at most one version of lag."""
         return DataRequirements(rows=config.rows)
+
+    @classmethod
+    def cautions(cls, config: PPOConfig, rows_per_update: int) -> Sequence[str]:
+        """A single transition has nothing to be normalised against: its advantage becomes 0."""
+        smallest = rows_per_update // ceil(rows_per_update / config.minibatch_rows)
+        if not config.normalize_advantages or smallest > 1:
+            return ()
+        return (
+            f"minibatch_rows {config.minibatch_rows} cuts the {rows_per_update} transitions of an update into "
+            "minibatches some of which hold a single one: normalised, its advantage is 0, and it teaches nothing but "
+            "values",
+        )
 
     @classmethod
     def policy_spec(
