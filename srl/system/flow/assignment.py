@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 
 from srl.system.streams.interface import Producer
 
@@ -26,8 +26,12 @@ class Assignment(ABC):
         """Its ring groups get no more; what they hold is forgotten."""
 
     @abstractmethod
-    def retire(self, unit: Unit) -> None:
-        """The unit fills no more blocks in this life, though it may still hold grants."""
+    def suspend(self, unit: Unit) -> None:
+        """The unit gets no more grants until :meth:`resume` as often, or the actor's next life."""
+
+    @abstractmethod
+    def resume(self, unit: Unit) -> None:
+        """Undo one :meth:`suspend`."""
 
     @abstractmethod
     def pick(self, number: int) -> Unit | None:
@@ -62,7 +66,7 @@ class LeastLoaded(Assignment):
         self._bound = bound
         self._loads: dict[Unit, int] = {}
         self._by_load: dict[int, OrderedDict[Unit, None]] = {}
-        self._retired: set[Unit] = set()
+        self._suspended: Counter[Unit] = Counter()
 
     def limit(self) -> int:
         """The most grants a unit may hold now."""
@@ -78,13 +82,17 @@ class LeastLoaded(Assignment):
         """Remove its units."""
         for unit in _units(producer):
             self._leave(unit, self._loads.pop(unit))
-            self._retired.discard(unit)
+            del self._suspended[unit]
 
-    def retire(self, unit: Unit) -> None:
+    def suspend(self, unit: Unit) -> None:
         """Take the unit out of the choice."""
-        if unit not in self._retired:
-            self._leave(unit, self._loads[unit])
-            self._retired.add(unit)
+        self._leave(unit, self._loads[unit])
+        self._suspended[unit] += 1
+
+    def resume(self, unit: Unit) -> None:
+        """Let it be chosen again."""
+        self._suspended[unit] -= 1
+        self._enter(unit, self._loads[unit])
 
     def pick(self, number: int) -> Unit | None:
         """See the class; the number plays no part."""
@@ -108,11 +116,11 @@ class LeastLoaded(Assignment):
         self._enter(unit, load + change)
 
     def _enter(self, unit: Unit, load: int) -> None:
-        if unit not in self._retired:
+        if not self._suspended[unit]:
             self._by_load.setdefault(load, OrderedDict())[unit] = None
 
     def _leave(self, unit: Unit, load: int) -> None:
-        if unit in self._retired:
+        if self._suspended[unit]:
             return
         del self._by_load[load][unit]
         if not self._by_load[load]:
@@ -143,9 +151,13 @@ class RoundRobin(Assignment):
         """Its units wait for the successor."""
         self._connected.difference_update(_units(producer))
 
-    def retire(self, unit: Unit) -> None:
-        """The unit waits for its successor."""
+    def suspend(self, unit: Unit) -> None:
+        """Its turns wait."""
         self._connected.discard(unit)
+
+    def resume(self, unit: Unit) -> None:
+        """Its turns go on."""
+        self._connected.add(unit)
 
     def pick(self, number: int) -> Unit | None:
         """See the class."""

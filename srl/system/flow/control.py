@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from srl.api.block import BlockHeader
 from srl.api.errors import ResourceError, StreamError
@@ -28,25 +28,21 @@ from srl.system.flow.gate import Gate, LagGate
 from srl.system.flow.ledger import Owner, Refusal, SlotLedger, SlotState
 from srl.system.flow.lockstep import LockstepGate
 from srl.system.flow.orders import Cut, Grant, ReadyBlock
-from srl.system.flow.stragglers import Durations
+from srl.system.flow.stragglers import OnStraggler, Stragglers
 from srl.system.streams.interface import Announced, Connected, Credit, Producer, Refused, Returned, SampleEvent
 
 __all__ = ["Cut", "FlowControl", "Grant", "OnStraggler", "ReadyBlock"]
-
-OnStraggler = Literal["cut", "wait", "drop"]
 
 #: An actor that drains returns its credits with this word. Granted again, they would come back at once, for ever.
 SHUTDOWN_REASON = "shutdown"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Outstanding:
     """A grant in a producer's hands."""
 
     producer: Producer
     credit: Credit
-    granted_at_seconds: float
-    written_off: bool = False
 
     @property
     def unit(self) -> Unit:
@@ -93,15 +89,14 @@ class FlowControl:
         self._assignment: Assignment
         if lockstep:
             self._gate = LockstepGate(blocks_per_update, max_policy_lag)
+            self._stragglers = Stragglers("wait", None)
             self._assignment = RoundRobin(producers)
         else:
-            self._gate = LagGate(blocks_per_update, max_policy_lag)
+            self._gate = lag_gate = LagGate(blocks_per_update, max_policy_lag)
+            self._stragglers = Stragglers(on_straggler, lag_gate)
             bound = slots if max_policy_lag is None else min(slots, (max_policy_lag + 1) * blocks_per_update)
             self._assignment = LeastLoaded(producers, bound)
         self._lockstep = lockstep
-        self._on_straggler: OnStraggler = "wait" if lockstep else on_straggler
-        self._durations = Durations()
-        self._version = 0
         self._draining = False
         self._producers: dict[int, Producer] = {}
         self._fences: dict[int, int] = {}
@@ -111,7 +106,6 @@ class FlowControl:
         self._blocks = BlockAccount()
         self._credits = EdgeAccount()
         self._refused: dict[str, int] = {}
-        self._stragglers = 0
         self._gated_since_seconds: float | None = None
         self._gated_seconds = 0.0
 
@@ -135,13 +129,10 @@ class FlowControl:
         current = self._producers.get(producer.actor)
         if current is None or current.incarnation > producer.incarnation:
             return
-        del self._producers[producer.actor]
-        self._assignment.disconnect(current)
         for owner in self._ledger.producer_died(current):
-            record = self._outstanding.pop(owner.grant)
-            self._credits.dropped[Refusal.PRODUCER_DIED] += 1
-            if not record.written_off:
-                self._gate.give_back(owner.grant)
+            self._end_without_block(owner.grant, Refusal.PRODUCER_DIED)
+        self._assignment.disconnect(current)
+        del self._producers[producer.actor]
 
     def confirmed_dead(self, producer: Producer) -> None:
         """It, and every policy worker with an open request on it, is gone for certain: its slots may be used again."""
@@ -156,12 +147,11 @@ class FlowControl:
         Raises:
             UsageError: If the version is ahead of the updates taken.
         """
-        self._version = version
-        orders: list[Grant | Cut] = [*self._grants(version, now_seconds)]
-        cuts = self._judge_stragglers(version, now_seconds)
-        if self._on_straggler == "drop" and self._gate.may_grant(version):
-            orders += self._grants(version, now_seconds)
-        return orders + cuts
+        self._stragglers.enter(version)
+        grants = self._grants(version, now_seconds)
+        cuts = self._judge_stragglers(now_seconds)
+        # What was written off is granted again at once.
+        return [*grants, *self._grants(version, now_seconds), *cuts]
 
     def take(self, version: int, now_seconds: float) -> list[ReadyBlock] | None:
         """The blocks of the update that enters with this version, oldest grants first (lockstep: in block order).
@@ -221,11 +211,7 @@ class FlowControl:
 
     def wake_time(self, now_seconds: float) -> float | None:
         """When a straggler decision may fall due, as of the last ``instructions``; ``None``: not before an event."""
-        candidate = self._straggler_candidate(self._version)
-        threshold = self._durations.threshold_seconds()
-        if candidate is None or threshold is None:
-            return None
-        return max(now_seconds, candidate.granted_at_seconds + threshold)
+        return self._stragglers.wake_time(now_seconds, **self._room())
 
     # Coming to rest.
 
@@ -280,7 +266,7 @@ class FlowControl:
             },
             "slots": {state.value: self._ledger.count(state) for state in SlotState},
             "refused": dict(sorted(self._refused.items())),
-            "stragglers": self._stragglers,
+            "stragglers": self._stragglers.judged_so_far,
             "gated_seconds": self._gated_seconds,
         }
 
@@ -306,15 +292,14 @@ class FlowControl:
             self._refuse(refusal)
             self._blocks.dropped(header, refusal)
             return
-        record = self._end(header.grant)
         self._credits.received += 1
-        self._durations.add(now_seconds - record.granted_at_seconds)
-        if record.written_off:
+        self._stragglers.announced(header.grant, now_seconds)
+        if self._end(header.grant):
             self._ledger.release(header.slot, header.generation)
             self._blocks.dropped(header, "straggler")
             return
         self._gate.arrived(header.grant)
-        self._ready[header.grant] = ReadyBlock(header.slot, header, record.producer)
+        self._ready[header.grant] = ReadyBlock(header.slot, header, producer)
 
     def _returned(self, event: Returned) -> None:
         record = self._outstanding.get(event.grant)
@@ -326,17 +311,23 @@ class FlowControl:
         if refusal is not None:
             self._refuse(refusal)
             return
-        record = self._end(event.grant)
         if event.reason == SHUTDOWN_REASON:
-            self._assignment.retire(record.unit)
-        self._credits.dropped[event.reason] += 1
-        if not record.written_off:
-            self._gate.give_back(event.grant)
+            self._assignment.suspend(self._outstanding[event.grant].unit)
+        self._end_without_block(event.grant, event.reason)
 
-    def _end(self, number: int) -> _Outstanding:
-        record = self._outstanding.pop(number)
-        self._assignment.ended(record.unit)
-        return record
+    def _end_without_block(self, number: int, reason: str) -> None:
+        self._credits.dropped[reason] += 1
+        if not self._end(number):
+            self._gate.give_back(number)
+
+    def _end(self, number: int) -> bool:
+        """A grant is no longer outstanding; True if it was written off (and so given back) before."""
+        unit = self._outstanding.pop(number).unit
+        self._assignment.ended(unit)
+        was_straggler = self._stragglers.ended(number)
+        if was_straggler:
+            self._assignment.resume(unit)
+        return was_straggler and self._stragglers.drops
 
     def _refuse(self, reason: str) -> None:
         self._refused[reason] = self._refused.get(reason, 0) + 1
@@ -359,35 +350,22 @@ class FlowControl:
         self._gate.grant(number, min_version)
         self._assignment.granted(unit)
         self._credits.sent += 1
-        self._outstanding[number] = _Outstanding(producer, credit, now_seconds)
+        self._outstanding[number] = _Outstanding(producer, credit)
+        self._stragglers.granted(number, unit, now_seconds)
         return Grant(producer, credit)
 
-    def _judge_stragglers(self, version: int, now_seconds: float) -> list[Cut]:
-        cuts: list[Cut] = []
-        threshold = self._durations.threshold_seconds()
-        while threshold is not None:
-            candidate = self._straggler_candidate(version)
-            if candidate is None or now_seconds < candidate.granted_at_seconds + threshold:
-                break
-            self._stragglers += 1
-            number = candidate.credit.grant
-            if self._on_straggler == "drop":
-                candidate.written_off = True
-                self._gate.give_back(number)
-            else:
-                self._gate.judged(number)
-                cuts.append(Cut(candidate.producer, number))
-        return cuts
+    def _judge_stragglers(self, now_seconds: float) -> list[Cut]:
+        numbers = self._stragglers.judge(now_seconds, **self._room())
+        for number in numbers:
+            # Whoever is late gets nothing more until it has answered: a hung actor must not collect all the credits.
+            self._assignment.suspend(self._outstanding[number].unit)
+        if self._stragglers.drops:
+            return []
+        return [Cut(self._outstanding[number].producer, number) for number in numbers]
 
-    def _straggler_candidate(self, version: int) -> _Outstanding | None:
-        if self._on_straggler == "wait":
-            return None
-        free = self._ledger.count(SlotState.FREE)
-        if self._on_straggler == "drop" and not free and not self._gate.ready_for_update():
-            # Its slot stays its owner's: written off, it would free the update of nothing and lose a block.
-            return None
-        number = self._gate.blocking(version, no_room=free + self._ledger.count(SlotState.IN_USE) == 0)
-        return None if number is None else self._outstanding[number]
+    def _room(self) -> dict[str, int]:
+        quarantined = self._ledger.count(SlotState.QUARANTINED)
+        return {"slots": len(self._ledger) - quarantined, "free": self._ledger.count(SlotState.FREE)}
 
     def _clock_gate(self, gated: bool, now_seconds: float) -> None:
         if self._gated_since_seconds is not None:

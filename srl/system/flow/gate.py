@@ -31,7 +31,7 @@ from __future__ import annotations
 import heapq
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from srl.api.errors import UsageError
 
@@ -165,19 +165,6 @@ class Gate(ABC):
         """The update that took this grant came to nothing: its grants are given back, the version stays."""
 
     @abstractmethod
-    def blocking(self, version: int, *, no_room: bool) -> int | None:
-        """The oldest unjudged grant that holds up the update entering with this version, ``None`` if there is none.
-
-        Args:
-            version: The trainer's version; nothing holds up an update that could not enter anyway.
-            no_room: No slot is free or will be before an update starts: no other block can replace a missing one.
-        """
-
-    @abstractmethod
-    def judged(self, number: int) -> None:
-        """The grant was dealt with (cut): :meth:`blocking` names it no more."""
-
-    @abstractmethod
     def ready_for_update(self) -> bool:
         """Whether there are blocks enough, whatever the gate says."""
 
@@ -205,9 +192,11 @@ class LagGate(Gate):
         self._net_granted = 0
         self._ready: list[int] = []
         self._versions: dict[int, int] = {}
-        self._unjudged: OrderedDict[int, None] = OrderedDict()
-        self._judged: set[int] = set()
+        self._young: OrderedDict[int, None] = OrderedDict()
+        self._overdue: OrderedDict[int, None] = OrderedDict()
+        self._counted_on: set[int] = set()
         self._pending_at: dict[int, int] = {}
+        self._overdue_at: dict[int, int] = {}
         self._ready_at: dict[int, int] = {}
 
     def _begin_at(self, version: int) -> None:
@@ -226,7 +215,7 @@ class LagGate(Gate):
         self._next_number = number + 1
         self._net_granted += 1
         self._versions[number] = min_version
-        self._unjudged[number] = None
+        self._young[number] = None
         _add(self._pending_at, min_version, 1)
 
     def arrived(self, number: int) -> None:
@@ -247,58 +236,87 @@ class LagGate(Gate):
         self._undo_turn()
         self._net_granted -= self.blocks_per_update
 
-    def judged(self, number: int) -> None:
-        """Set the grant aside; those judged are always the oldest, see :meth:`blocking`."""
-        del self._unjudged[number]
-        self._judged.add(number)
+    def next_to_age(self) -> int | None:
+        """The oldest pending grant that is not overdue: grants age in the order of their numbers."""
+        return next(iter(self._young), None)
+
+    def overdue(self, number: int) -> None:
+        """The grant of :meth:`next_to_age` is outstanding for longer than usual: it is not counted on any more."""
+        del self._young[number]
+        self._overdue[number] = None
+        _add(self._overdue_at, self._versions[number], 1)
+
+    def count_on(self, number: int) -> None:
+        """A pending grant is expected to arrive however long it takes: it does not age, and is not named."""
+        if number in self._overdue:
+            self._leave_overdue(number)
+        else:
+            del self._young[number]
+        self._counted_on.add(number)
+
+    def let_age(self, numbers: Iterable[int]) -> None:
+        """Undo :meth:`count_on` for those that are still pending."""
+        young = sorted([*self._young, *self._counted_on.intersection(numbers)])
+        self._counted_on.difference_update(numbers)
+        self._young = OrderedDict.fromkeys(young)
 
     def ready_for_update(self) -> bool:
         """Whether N blocks are ready."""
         return len(self._ready) >= self.blocks_per_update
 
-    def blocking(self, version: int, *, no_room: bool) -> int | None:
-        """Of the grants that the gate waits for, the oldest one not judged yet.
+    def blocking(self, version: int, *, slots: int) -> int | None:
+        """The oldest overdue grant that the update entering with this version cannot do without, if there is one.
 
-        For j < k the gate waits for ``pending - j * N`` grants: the oldest are named. That too few blocks of any age
-        are ready (j = k) holds the update up, but no grant in particular does: any block will do. Unless k = 0, or
-        there is no room for another.
+        Where the gate holds the update up at j, it can do without j * N overdue grants: those not overdue are expected
+        to arrive, and are enough. Where blocks are too few, it can do without as many as leave it slots for N others.
+
+        Args:
+            version: The trainer's version; nothing holds up an update that could not enter anyway.
+            slots: Slots that blocks of updates to come can lie in.
         """
-        if self.begin(version) > version:
+        if not self._overdue or self.begin(version) > version:
             return None
-        waiting = max((excess for j, excess in self._excess(version) if j == 0 or j != self.max_policy_lag), default=0)
-        pending = len(self._unjudged) + len(self._judged)
-        if no_room and pending + len(self._ready) <= self.blocks_per_update:
-            waiting = pending
-        if not self._unjudged or waiting <= len(self._judged):
-            return None
-        return next(iter(self._unjudged))
+        spare = slots - self.blocks_per_update
+        is_short = not self.ready_for_update() and len(self._overdue) > spare
+        if is_short or any(excess > 0 and overdue > may_stay for excess, overdue, may_stay in self._sums(version)):
+            return next(iter(self._overdue))
+        return None
 
     def _take(self, version: int) -> list[int] | None:
-        if not self.ready_for_update() or any(excess > 0 for _, excess in self._excess(version)):
+        if not self.ready_for_update() or any(excess > 0 for excess, _, _ in self._sums(version)):
             return None
         numbers = [heapq.heappop(self._ready) for _ in range(self.blocks_per_update)]
         for number in numbers:
             _add(self._ready_at, self._versions.pop(number), -1)
         return numbers
 
-    def _excess(self, version: int) -> Iterator[tuple[int, int]]:
-        """(j, blocks that would stay outstanding after the update, less j * N), for each j where the former grows."""
+    def _sums(self, version: int) -> Iterator[tuple[int, int, int]]:
+        """For each j where a sum grows: blocks too many after the update, overdue grants, j * N.
+
+        Too many: those granted at version - k + j or before that would stay outstanding, less j * N.
+        """
         if self.max_policy_lag is None:
             return
-        pending = ready = 0
+        pending = ready = overdue = 0
         for granted_at in sorted(self._pending_at.keys() | self._ready_at.keys()):
             pending += self._pending_at.get(granted_at, 0)
             ready += self._ready_at.get(granted_at, 0)
-            j = max(0, granted_at - version + self.max_policy_lag)
-            left = pending + max(0, ready - self.blocks_per_update)
-            yield j, left - j * self.blocks_per_update
+            overdue += self._overdue_at.get(granted_at, 0)
+            may_stay = max(0, granted_at - version + self.max_policy_lag) * self.blocks_per_update
+            yield pending + max(0, ready - self.blocks_per_update) - may_stay, overdue, may_stay
 
     def _leave_pending(self, number: int) -> None:
-        if number in self._judged:
-            self._judged.remove(number)
+        if number in self._overdue:
+            self._leave_overdue(number)
+        elif number in self._counted_on:
+            self._counted_on.remove(number)
         else:
-            del self._unjudged[number]
+            del self._young[number]
         _add(self._pending_at, self._versions[number], -1)
+
+    def _leave_overdue(self, number: int) -> None:
+        del self._overdue[number]
+        _add(self._overdue_at, self._versions[number], -1)
 
 
 def _add(counts: dict[int, int], key: int, change: int) -> None:

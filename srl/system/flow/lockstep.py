@@ -14,7 +14,7 @@ class LockstepGate(Gate):
 
     Updates are numbered from the first version on, one per ``take``, also those that come to nothing. So update u
     enters with version ``u - (updates before it that came to nothing)``; which ones did is known before any grant that
-    acts with that version is due.
+    acts with that version is due. Lockstep waits for everyone: nobody is a straggler.
 
     Args:
         blocks_per_update: N.
@@ -73,13 +73,6 @@ class LockstepGate(Gate):
         """Later updates enter with a version one less than their number would say."""
         self._undo_turn()
         insort(self._undone, number // self.blocks_per_update)
-
-    def judged(self, number: int) -> None:
-        """There are no stragglers in lockstep, so there is nothing to set aside."""
-
-    def blocking(self, version: int, *, no_room: bool) -> int | None:
-        """Lockstep waits for everyone: nobody is a straggler."""
-        return None
 
     def ready_for_update(self) -> bool:
         """Whether N blocks are ready, be they the next update's or not."""
