@@ -124,6 +124,16 @@ class WorkerRecord:
         return self.killed_at is not None
 
     @property
+    def is_alive(self) -> bool:
+        """True while its process may run."""
+        return self.is_launched and not self.is_gone
+
+    @property
+    def place(self) -> str:
+        """What its main loop was at when it was heard of last, as the end of a message."""
+        return f", at: {self.doing}" if self.doing else ""
+
+    @property
     def assignment_step(self) -> int:
         """Position in the order of assignments."""
         return ASSIGNMENT_STEPS.get(self.id.kind, max(ASSIGNMENT_STEPS.values()))

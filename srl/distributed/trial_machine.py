@@ -13,10 +13,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from srl.distributed.lifecycle import LifecycleError, State, WorkerRecord, check_transition
-from srl.distributed.stopping import Bounds, Stop, step_deadline
+from srl.distributed.stopping import DUMP_SECONDS, Bounds, Stopper, kill
 from srl.distributed.trial_events import (
     AbortRequested,
     Assign,
@@ -29,7 +29,6 @@ from srl.distributed.trial_events import (
     Event,
     Exited,
     Instruction,
-    Kill,
     Launch,
     Note,
     Refuse,
@@ -45,12 +44,6 @@ from srl.distributed.trial_events import (
     WorkerFinished,
 )
 from srl.system.worker import WorkerId
-
-DUMP_SECONDS = 1.0
-"""Between the request for a silent worker's stacks and its killing: the time to write them."""
-
-KILL_SECONDS = 3.0
-"""Time for the death of a killed process to be confirmed; after it the process is named and left."""
 
 
 class TrialMachine:
@@ -74,7 +67,7 @@ class TrialMachine:
         self.end: End | None = None
         self._bounds = bounds
         self._records = {worker.name: WorkerRecord(worker) for worker in workers}
-        self._stop: Stop | None = None
+        self._stopper: Stopper | None = None
         self._out: list[Instruction] = []
         self._now = 0.0
 
@@ -214,15 +207,15 @@ class TrialMachine:
         elif event.code == 0 and record.drain_sent:
             record.state = State.STOPPED
         elif event.code == 0:
-            self._fail(record, f"ended without being told to (exit code 0){_at(record)}", with_log=True)
+            self._fail(record, f"ended without being told to (exit code 0){record.place}", with_log=True)
         else:
-            self._fail(record, f"{event.description}{_at(record)}", with_log=True)
+            self._fail(record, f"{event.description}{record.place}", with_log=True)
 
     # Wiring
 
     def _advance(self) -> None:
-        if self._stop is not None:
-            self._advance_stop(self._stop)
+        if self._stopper is not None:
+            self._advance_stop(self._stopper)
             return
         records = list(self._records.values())
         self._assign(records)
@@ -265,10 +258,10 @@ class TrialMachine:
 
     def _check_alive(self) -> None:
         # A prompt stop has a deadline of its own, which is the shorter one.
-        if self._bounds.are_suspended or (self._stop is not None and not self._stop.is_orderly):
+        if self._bounds.are_suspended or (self._stopper is not None and not self._stopper.is_orderly):
             return
         for record in self._records.values():
-            if record.is_launched and not record.is_gone and not record.is_killed:
+            if record.is_alive and not record.is_killed:
                 self._check_silence(record)
 
     def _check_silence(self, record: WorkerRecord) -> None:
@@ -280,90 +273,27 @@ class TrialMachine:
             self._out.append(DumpStacks(record.name))
         elif record.hung_at is not None and self._now - record.hung_at >= DUMP_SECONDS:
             what = "not connected" if is_connecting else "no heartbeat"
-            self._fail(record, f"{what} for {silent_seconds:.0f} s (bound {bound:g} s){_at(record)}", with_log=True)
-            self._kill(record)
-
-    def _kill(self, record: WorkerRecord) -> None:
-        record.killed_at = self._now
-        self._out.append(Kill(record.name))
-
-    # Stopping
+            self._fail(record, f"{what} for {silent_seconds:.0f} s (bound {bound:g} s){record.place}", with_log=True)
+            self._out.append(kill(record, self._now))
 
     def _request_stop(self, event: StopRequested) -> None:
-        if self._stop is None:
+        if self._stopper is None:
             check_transition("trial", self.state, State.DRAINING)
             self.state = State.DRAINING
-            self._stop = Stop(event.reason, event.exit_code, event.is_orderly, since=self._now)
+            self._stopper = Stopper(self._records, self._bounds, event, self._now)
             self._out.append(Note(f"stopping: {event.reason}"))
-        elif self._stop.is_orderly and not event.is_orderly:
-            # The goal was reached, then something came in between: from here on the stop is a prompt one.
-            self._stop.reason, self._stop.exit_code = event.reason, event.exit_code
-            self._stop.is_orderly, self._stop.since = False, self._now
-            for record in self._living(lambda r: r.id.kind == "evaluator" and not r.is_killed):
-                record.drain_sent = False  # It drains by a last evaluation, for which there is no time any more.
+        elif self._stopper.replace(event, self._now):
             self._out.append(Note(f"stopping: {event.reason}"))
 
     def _abort(self, event: AbortRequested) -> None:
         self._request_stop(StopRequested(event.reason, event.exit_code, is_orderly=False))
-        for record in self._living():
-            if not record.is_killed:
-                self._kill(record)
+        for record in self._records.values():
+            if record.is_alive and not record.is_killed:
+                self._out.append(kill(record, self._now))
 
-    def _living(self, where: Callable[[WorkerRecord], bool] = lambda record: True) -> list[WorkerRecord]:
-        return [r for r in self._records.values() if r.is_launched and not r.is_gone and where(r)]
-
-    def _advance_stop(self, stop: Stop) -> None:
-        self._give_up_on_unkillable()
-        living = self._living()
-        if not living:
-            self._finish(stop)
-            return
-        step = min(record.drain_step for record in living)
-        if step > stop.step:
-            stop.step, stop.step_since = step, self._now
-        for record in self._living(lambda r: not r.drain_sent):
-            # Who was never started, or evaluates when there is no time to, has nothing to finish: no order is needed.
-            is_idle = not record.is_started or (record.id.kind == "evaluator" and not stop.scores_last_version)
-            if is_idle or record.drain_step <= stop.step:
-                self._send_stop(stop, record)
-        self._enforce(stop)
-
-    def _send_stop(self, stop: Stop, record: WorkerRecord) -> None:
-        if not record.is_assigned:
-            record.drain_sent = True
-            self._kill(record)
-        elif record.connection is not None:
-            record.drain_sent = True
-            must_drain = record.is_started and (stop.scores_last_version or record.id.kind != "evaluator")
-            self._out.append(Send(record.name, CommandKind.DRAIN if must_drain else CommandKind.STOP))
-
-    def _enforce(self, stop: Stop) -> None:
-        last_step = max(record.drain_step for record in self._records.values())
-        deadline = step_deadline(stop, last_step, self._bounds)
-        if deadline is None:
-            return
-        for record in self._living(lambda r: not r.is_killed and r.drain_step <= stop.step):
-            if self._now >= deadline:
-                waited_seconds = self._now - (stop.step_since if stop.is_orderly else stop.since)
-                text = f"{record.name} did not stop within {waited_seconds:.1f} s{_at(record)}: killed"
-                self._out.append(Note(text, is_warning=True))
-                self._kill(record)
-            elif not record.stacks_asked and self._now >= deadline - DUMP_SECONDS:
-                record.stacks_asked = True
-                self._out.append(DumpStacks(record.name))
-
-    def _give_up_on_unkillable(self) -> None:
-        for record in self._living():
-            if record.killed_at is not None and self._now - record.killed_at > KILL_SECONDS:
-                record.is_gone = True
-                text = f"{record.name}: its death is not confirmed {KILL_SECONDS:g} s after it was killed"
-                self._out.append(Note(text, is_warning=True))
-
-    def _finish(self, stop: Stop) -> None:
-        self.state = State.FAILED if stop.exit_code == 1 else State.STOPPED
-        self.end = End(stop.reason, stop.exit_code)
-        self._out.append(self.end)
-
-
-def _at(record: WorkerRecord) -> str:
-    return f", at: {record.doing}" if record.doing else ""
+    def _advance_stop(self, stopper: Stopper) -> None:
+        self._out += stopper.advance(self._now)
+        if not any(record.is_alive for record in self._records.values()):
+            self.state = State.FAILED if stopper.exit_code == 1 else State.STOPPED
+            self.end = End(stopper.reason, stopper.exit_code)
+            self._out.append(self.end)

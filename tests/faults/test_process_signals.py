@@ -135,7 +135,8 @@ def test_a_worker_that_does_not_stop_is_killed_and_named(trial_run: Any, experim
     trial.send_signal(signal.SIGTERM)
     ended = trial.finish(10).check(returncode=143)
     assert "did not stop within" in ended.stderr
-    assert "at: poll: killed" in ended.stderr
+    assert "killed: actors/" in ended.stderr
+    assert ", at: poll" in ended.stderr
     assert ended.summary["weights_sha256"]
 
 

@@ -190,7 +190,9 @@ def test_a_hanging_actor_leaves_the_trainer_half_of_the_time_and_is_killed_and_n
     assert driver(Tick(), at=103.0) == [DumpStacks("actor/1")]
     out = driver(Tick(), at=104.0)
     assert of_kind(out, Kill) == [Kill("actor/1")]
-    assert any("actor/1 did not stop within 4.0 s" in note.text and note.is_warning for note in of_kind(out, Note))
+    assert any(
+        note.text == "did not stop within 4.0 s, killed: actor/1" and note.is_warning for note in of_kind(out, Note)
+    )
     assert of_kind(driver.exit(ACTORS[1], -9), Send) == [Send("trainer/0", CommandKind.DRAIN)]
     assert driver.exit(TRAINER) == [End("interrupted", 130)]
     assert driver.machine.failures == []
@@ -263,6 +265,31 @@ def test_an_interrupt_stops_evaluators_at_once_beside_the_actors() -> None:
         Send("evaluator/0", CommandKind.STOP),
         Send("actor/0", CommandKind.DRAIN),
     ]
+
+
+def test_a_trial_that_ends_with_a_score_is_not_scored_again() -> None:
+    driver = running_trial([TRAINER, EVALUATOR, ACTORS[0]])
+    out = driver(StopRequested("evaluation_return", 0, is_orderly=True))
+    assert of_kind(out, Send) == [Send("evaluator/0", CommandKind.STOP), Send("actor/0", CommandKind.DRAIN)]
+
+
+def test_actors_whose_policy_worker_is_dead_are_not_asked_to_wait_for_replies() -> None:
+    driver = running_trial([TRAINER, POLICY, *ACTORS])
+    assert of_kind(driver.exit(POLICY, -9), Send) == [
+        Send("actor/0", CommandKind.STOP),
+        Send("actor/1", CommandKind.STOP),
+    ]
+
+
+def test_many_that_do_not_stop_are_one_line() -> None:
+    actors = [WorkerId("actor", "actor", index) for index in range(50)]
+    driver = running_trial([TRAINER, *actors])
+    driver(INTERRUPT)
+    out = driver(Tick(), at=104.0)
+    assert len(of_kind(out, Kill)) == 50
+    (note,) = of_kind(out, Note)
+    assert note.text.startswith("did not stop within 4.0 s, killed: actor/0; actor/1; ")
+    assert note.text.endswith("actor/7; and 42 more")
 
 
 def test_silence_is_a_hang_whose_stacks_are_written_before_the_kill() -> None:
