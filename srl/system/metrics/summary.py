@@ -64,6 +64,8 @@ def build_summary(
         },
         "blocks": _account(counters, "blocks"),
         "rows": _account(counters, "rows"),
+        "block_lengths": _lengths(trainer),
+        "stragglers": trainer.get("stragglers", 0),
         "episodes": {"count": episode_count, "return_mean_last_100": monitor.episode_return},
         "evaluation": scores(_deciding(monitor, entries["exit_reason"])) if evaluations else None,
         "best_evaluation": scores(max(evaluations, key=lambda one: one.mean)) if evaluations else None,
@@ -134,3 +136,16 @@ def _account(counters: Counters, unit: str) -> dict[str, Any]:
         "dropped": dropped,
         "unaccounted": rest - in_flight,
     }
+
+
+def _lengths(trainer: Mapping[str, int]) -> dict[str, Any]:
+    """Blocks by their number of rows, in classes of powers of two: a bias in what is dropped shows here."""
+    result: dict[str, Any] = {"trained": {}, "dropped": {}}
+    for name, number in sorted(trainer.items()):
+        kind, _, rest = name.partition("/")
+        if kind == "lengths_trained":
+            result["trained"][rest] = number
+        elif kind == "lengths_dropped":
+            reason, _, length = rest.rpartition("/")
+            result["dropped"].setdefault(reason, {})[length] = number
+    return result

@@ -265,6 +265,11 @@ def _flow_counters(counts: Mapping[str, Any]) -> dict[str, int]:
         counters[f"{unit}_in_flight"] = int(account["in_flight"])
         for reason, number in account["dropped"].items():
             counters[f"{unit}_dropped/{reason}"] = int(number)
+    for length, number in counts["lengths"]["trained"].items():
+        counters[f"lengths_trained/{length}"] = int(number)
+    for reason, lengths in counts["lengths"]["dropped"].items():
+        for length, number in lengths.items():
+            counters[f"lengths_dropped/{reason}/{length}"] = int(number)
     counters["stragglers"] = int(counts["stragglers"])
     counters["messages_refused"] = sum(int(number) for number in counts["refused"].values())
     return counters
