@@ -36,7 +36,7 @@ from srl.system.streams.tcp.transport import TcpTransport
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 ROWS, COLUMNS, SLOTS, ACTORS, RING_GROUPS = 5, 3, 6, 3, 2
-TIMEOUT_SECONDS = 20.0
+TIMEOUT_SECONDS = 60.0
 EXTRAS = (FieldSpec("log_probability", (), "float32"), FieldSpec("value", (), "float32"))
 SPEC = PolicySpec(
     name="default",

@@ -32,8 +32,8 @@ from srl.system.streams.tcp.transport import TcpTransport
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
-ROWS, COLUMNS, SLOTS, ACTORS, BLOCKS = 20, 4, 6, 2, 15
-TIMEOUT_SECONDS = 30.0
+ROWS, COLUMNS, SLOTS, ACTORS, BLOCKS = 10, 4, 6, 2, 12
+TIMEOUT_SECONDS = 100.0
 SPEC = PolicySpec(
     name="default",
     module="m:M",
@@ -164,7 +164,7 @@ def test_blocks_of_several_actors_with_remote_inference_beside_a_busy_writer(hub
         while not stop.is_set():
             hub.writer.publish(version, LAYOUT, buffer_of(version))
             version += 1
-            stop.wait(0.0005)
+            stop.wait(0.001)
 
     publisher = threading.Thread(target=publish)
     publisher.start()

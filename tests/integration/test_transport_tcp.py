@@ -20,7 +20,7 @@ from srl.system.streams.tcp.inference import Frames
 from srl.system.streams.tcp.keys import make_trial_keys
 from srl.system.streams.tcp.transport import TcpTransport
 
-TIMEOUT_SECONDS = 20.0
+TIMEOUT_SECONDS = 60.0
 SPEC = PolicySpec(
     name="default",
     module="m:M",

@@ -16,7 +16,7 @@ from srl.system.streams.interface import Producer
 from srl.system.streams.opening import open_transport
 from srl.system.worker import Assignment, WorkerId
 
-TIMEOUT_SECONDS = 30.0
+TIMEOUT_SECONDS = 100.0
 
 
 def until(condition, end):
