@@ -23,6 +23,7 @@ from srl.distributed.graph import ResolvedGraph
 from srl.distributed.signals import Signals
 from srl.distributed.trial_events import AbortRequested, StopRequested
 from srl.system.checkpoint import newest_complete
+from srl.system.metrics.log_limit import LogFloodFilter
 from srl.system.metrics.monitor import TrialMonitor
 from srl.system.metrics.sinks import SinkGroup
 from srl.system.metrics.snapshot import TrialSnapshot
@@ -130,7 +131,7 @@ class TrialRun:
     def take(self, report: WorkerReport) -> None:
         """Take in a worker's report."""
         for text in report.messages:
-            logger.warning("%s: %s", report.worker, text)
+            self.note(f"{report.worker}: {text}", is_warning=True)
         self.monitor.add(report)
 
     def tick(self) -> bool:
@@ -154,7 +155,8 @@ class TrialRun:
 
     def note(self, text: str, *, is_warning: bool = False) -> None:
         """A line for the main log; warnings also reach the terminal."""
-        logger.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
+        # The whole text as the format, and no arguments: the flood filter tells messages apart by their format.
+        logger.log(logging.WARNING if is_warning else logging.INFO, text)
 
     def failure(self, worker: str, text: str, *, with_log: bool) -> None:
         """Say which worker failed, how, and what it said last."""
@@ -235,6 +237,7 @@ def main_log(path: Path) -> Iterator[None]:
     level = root.level
     root.setLevel(logging.INFO)
     for handler in (file, terminal):
+        handler.addFilter(LogFloodFilter())
         root.addHandler(handler)
     try:
         yield

@@ -28,6 +28,7 @@ from srl.distributed.certificates import CertificateFiles
 from srl.distributed.client import ControlClient, ControllerLost, Dialling, PeerGone
 from srl.distributed.lifecycle import State
 from srl.distributed.trial_events import CommandKind
+from srl.system.metrics.log_limit import LogFloodFilter
 from srl.system.report import WorkerReport
 from srl.system.seeding import seed_sequence
 from srl.system.transport import Transport
@@ -359,7 +360,10 @@ def main(options: Mapping[str, Any], descriptors: Mapping[str, int]) -> int:
     """
     shell_options = ShellOptions.from_dict(options)
     name = shell_options.worker.name
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=f"%(asctime)s {name} %(levelname)s %(message)s")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(LogFloodFilter())
+    form = f"%(asctime)s {name} %(levelname)s %(message)s"
+    logging.basicConfig(handlers=[handler], level=logging.INFO, format=form)
     logger.info("pid %d, incarnation %d", os.getpid(), shell_options.worker.incarnation)
     shell = WorkerShell(shell_options, descriptors)
     signal.signal(signal.SIGTERM, lambda number, frame: shell.terminate())

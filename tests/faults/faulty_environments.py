@@ -22,10 +22,12 @@ class Faulty(gymnasium.Env[Any, Any]):
     The probe and the evaluators make it too: it breaks by steps alone, and they take none or few.
     """
 
-    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
 
-    def __init__(self, fault: str = "none", at: int = FAULT_STEP, seconds: float = 0.0, marker: str = "") -> None:
+    def __init__(
+        self, fault: str = "none", at: int = FAULT_STEP, seconds: float = 0.0, marker: str = "", size: int = 4
+    ) -> None:
+        self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (size,), np.float32)
         self._fault = fault
         self._marker = marker
         self._at = at
@@ -34,7 +36,7 @@ class Faulty(gymnasium.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
-        return np.zeros(4, np.float32), {}
+        return np.zeros(self.observation_space.shape, np.float32), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self._steps += 1
@@ -42,7 +44,7 @@ class Faulty(gymnasium.Env[Any, Any]):
             time.sleep(self._seconds)
         if self._steps == self._at:
             self._break()
-        return np.full(4, 0.5, np.float32), 1.0, self._steps % 10 == 0, False, {}
+        return np.full(self.observation_space.shape, 0.5, np.float32), 1.0, self._steps % 10 == 0, False, {}
 
     def _break(self) -> None:
         if self._marker:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
 import time
@@ -138,6 +139,20 @@ def test_a_worker_that_does_not_stop_is_killed_and_named(trial_run: Any, experim
     assert "killed: actors/" in ended.stderr
     assert ", at: poll" in ended.stderr
     assert ended.summary["weights_sha256"]
+
+
+def test_unread_blocks_do_not_hold_up_the_end(trial_run: Any, experiment: Path) -> None:
+    """The trainer consumes nothing any more and 16 actors have blocks for it (field case 8)."""
+    overrides = ["workers.actors.count=16", "environment.kwargs={size: 4096}", "workers.evaluator=null"]
+    overrides.append("limits.shutdown_seconds=5.0")
+    trial = trial_run.start(experiment, *overrides, "--screen", "off")
+    trial.wait_for(lambda: has_trained(trial), "training")
+    pid = int(text_of(trial.trial_dir / "logs" / "trainer-0.log").partition("pid ")[2].partition(",")[0])
+    os.kill(pid, signal.SIGSTOP)
+    trial.send_signal(signal.SIGINT)
+    ended = trial.finish(10).check(returncode=130)
+    assert "killed: trainer/0" in ended.stderr
+    assert "actors" not in ended.stderr
 
 
 def test_a_killed_controller_leaves_nothing_but_its_run_directory_which_the_next_start_removes(

@@ -227,7 +227,7 @@ def _exit(code: int) -> NoReturn:
         os._exit(code)
 
 
-def main(kind: str, descriptor: int, grace_seconds: float) -> int:
+def main(kind: str, descriptor: int, grace_seconds: float) -> NoReturn:
     """The process.
 
     Args:
@@ -243,11 +243,14 @@ def main(kind: str, descriptor: int, grace_seconds: float) -> int:
     # The collector would touch, and so copy, every page that children share with the zygote.
     gc.collect()
     gc.freeze()
-    with socket.socket(fileno=descriptor) as end:
-        end.set_inheritable(False)
-        Zygote(end, grace_seconds).run()
-    return 0
+    end = socket.socket(fileno=descriptor)
+    end.set_inheritable(False)
+    Zygote(end, grace_seconds).run()
+    # What it imported has nothing to finish, and taking torch down in order would take a good part of a second.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3])))
+    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))
