@@ -177,7 +177,7 @@ class TrialRun:
             exit_reason=outcome.reason,
             start_up_seconds=self._start_up_seconds,
             weights_sha256=None if checkpoint is None else checkpoint.weights_sha256,
-            command=sys.argv,
+            command=[Path(sys.argv[0]).name, *sys.argv[1:]],
             exit_code=outcome.exit_code,
             placement=self.graph.placement,
             transport=self.graph.transport,
