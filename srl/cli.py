@@ -215,7 +215,8 @@ def _evaluate(options: argparse.Namespace) -> int:
     from srl.distributed.evaluate import evaluate_trial
 
     for key, value in evaluate_trial(options.trial, options.episodes, options.checkpoint).items():
-        print(f"{key}: {value}")
+        if not isinstance(value, list):  # one number per episode is for programs
+            print(f"{key}: {value}")
     return 0
 
 
