@@ -66,6 +66,10 @@ def build_summary(
         "rows": _account(counters, "rows"),
         "block_lengths": _lengths(trainer),
         "stragglers": trainer.get("stragglers", 0),
+        "non_finite": {
+            "environment_values": _total(counters, "actor").get("non_finite", 0),
+            "updates_skipped": trainer.get("updates_skipped", 0),
+        },
         "episodes": {"count": episode_count, "return_mean_last_100": monitor.episode_return},
         "evaluation": scores(_deciding(monitor, entries["exit_reason"])) if evaluations else None,
         "best_evaluation": scores(max(evaluations, key=lambda one: one.mean)) if evaluations else None,

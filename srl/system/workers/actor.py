@@ -114,6 +114,8 @@ class ActorWorker(Worker):
         """Counters, episodes and shares of time."""
         episodes, self._episodes = self._episodes, []
         messages, self._messages = self._messages, []
+        if (replaced := self._guard.take_first_replaced()) is not None:
+            messages.append(f"{replaced}: replaced by 0; further ones are only counted")
         self._counters["non_finite"] = self._guard.replaced
         return WorkerReport(
             worker=self._worker.name,

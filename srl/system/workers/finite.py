@@ -41,11 +41,16 @@ class FiniteGuard:
     Args:
         mode: ``stop`` raises; ``skip`` marks the block (:attr:`fault`) and puts zeros where the bad values were, so
             that the environments can go on; ``replace`` puts zeros and counts.
+
+    Attributes:
+        fault: The first bad value of the open block (mode ``skip``).
+        replaced: Bad values so far, each of which a zero stands for.
     """
 
     def __init__(self, mode: OnNonFinite) -> None:
         self.fault: NonFiniteError | None = None
         self.replaced = 0
+        self._first: NonFiniteError | None = None
         self._mode = mode
 
     def watch(self, out: StepOutput) -> RowCheck:
@@ -79,7 +84,9 @@ class FiniteGuard:
         if self._mode == "stop":
             raise error
         array[~finite] = 0
-        self.replaced += 1
+        if self._mode == "replace" and not self.replaced:
+            self._first = error
+        self.replaced += int(finite.size - np.count_nonzero(finite))
         if self._mode == "skip" and self.fault is None:
             self.fault = error
 
@@ -87,3 +94,8 @@ class FiniteGuard:
         """The first fault since the last call (mode ``skip``): the open block must not be sent."""
         fault, self.fault = self.fault, None
         return fault
+
+    def take_first_replaced(self) -> NonFiniteError | None:
+        """The first bad value that was replaced (mode ``replace``), said once; those after it are only counted."""
+        first, self._first = self._first, None
+        return first

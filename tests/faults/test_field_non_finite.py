@@ -1,0 +1,153 @@
+"""Field case 63: NaN and infinity in observations, rewards and losses are named, and no weight or file has any."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+FIELD = Path(__file__).parents[1] / "plugins" / "field.yaml"
+STEP = 37
+FUSED, PROCESSES = ["--placement", "fused"], ["--placement", "processes"]
+TCP = ["--placement", "processes", "--transport", "tcp"]
+PPO = "{type: ppo, rows: 16, minibatch_rows: 16, epochs: 2}"
+
+# Name: (fault, on_non_finite, where). The environment has one step in which the value is bad.
+RUNS: dict[str, tuple[str, str, list[str]]] = {
+    "stop, reward": ("nan_reward", "stop", PROCESSES),
+    "stop, observation": ("nan_observation", "stop", FUSED),
+    "stop, infinity": ("inf_observation", "stop", TCP),
+    "skip, reward": ("nan_reward", "skip", PROCESSES),
+    "skip, infinity": ("inf_observation", "skip", FUSED),
+    "replace, reward": ("nan_reward", "replace", FUSED),
+    "replace, infinity": ("inf_observation", "replace", FUSED),
+}
+STOPPED = [name for name in RUNS if name.startswith("stop")]
+SKIPPED = [name for name in RUNS if name.startswith("skip")]
+REPLACED = [name for name in RUNS if name.startswith("replace")]
+FIELDS = {"nan_reward": "reward", "nan_observation": "observation", "inf_observation": "observation"}
+
+
+@pytest.fixture(scope="module")
+def ended(shared_trial_run: Any) -> dict[str, Any]:
+    """Every run of RUNS, and two with an absurd learning rate; they run side by side."""
+    common = ["workers.actors.environments=2", f"policies.main.algorithm={PPO}", "--screen", "off"]
+    trials = {}
+    for name, (fault, mode, place) in RUNS.items():
+        environment = (
+            "{type: gymnasium, entry: 'srl.environments.toy:Faulty', "
+            f"kwargs: {{kind: {fault}, step: {STEP}, length: 10}}}}"
+        )
+        trials[name] = shared_trial_run.start(
+            FIELD,
+            f"environment={environment}",
+            f"on_non_finite={mode}",
+            "checkpoints.interval_updates=1",
+            "stop.updates=6",
+            *common,
+            *place,
+        )
+    for name, mode in (("learning rate, stop", "stop"), ("learning rate, skip", "skip")):
+        trials[name] = shared_trial_run.start(
+            FIELD,
+            "environment={type: gymnasium, id: CartPole-v1}",
+            f"on_non_finite={mode}",
+            *common,
+            "policies.main.algorithm.learning_rate=1e6",
+            "policies.main.network={type: mlp, activation: relu}",
+            "checkpoints.interval_updates=1",
+            "stop={updates: 20, wall_seconds: 2}",
+            *(FUSED if mode == "stop" else PROCESSES),
+        )
+    return {name: trial.finish(150) for name, trial in trials.items()}
+
+
+def text(trial: Any) -> str:
+    return str((trial.trial_dir / "main.log").read_text())
+
+
+def all_names() -> list[str]:
+    return [*RUNS, "learning rate, stop", "learning rate, skip"]
+
+
+@pytest.mark.parametrize("name", all_names())
+def test_every_file_is_finite_and_valid(ended: Any, name: str) -> None:
+    trial = ended[name]
+    trial.check(1 if "stop" in name else 0)
+    summary = trial.summary
+    assert summary["evaluation"] is None
+    for line in (trial.trial_dir / "metrics.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=lambda constant: pytest.fail(f"{constant} in the metrics"))
+    checkpoints = sorted((trial.trial_dir / "checkpoints").iterdir())
+    assert checkpoints
+    for checkpoint in checkpoints:
+        for key, array in load_file(checkpoint / "weights.safetensors").items():
+            assert np.isfinite(array).all(), (checkpoint, key)
+    assert int(checkpoints[-1].name.rpartition("-")[2]) == summary["policy_version"]
+
+
+@pytest.mark.parametrize("name", STOPPED)
+def test_stop_names_worker_environment_step_and_field(ended: Any, name: str) -> None:
+    trial = ended[name]
+    fault = RUNS[name][0]
+    summary = trial.summary
+    assert summary["exit_reason"] == "failed"
+    (failure,) = summary["failures"]
+    assert failure["worker"] == "actors/0"
+    for log in (text(trial), trial.stderr):
+        assert "actors/0 failed" in log
+        assert f"the {FIELDS[fault]} of environment 0 is not finite" in log
+        assert f"ring group 0 of actor 0, step {STEP - 1}" in log
+        assert ("inf" if fault.startswith("inf") else "nan") in log
+    # The bad row is in the third block: whatever was trained on was whole.
+    assert summary["policy_version"] <= 2
+
+
+@pytest.mark.parametrize("name", SKIPPED)
+def test_skip_gives_the_block_up_and_goes_on(ended: Any, name: str) -> None:
+    trial = ended[name]
+    fault = RUNS[name][0]
+    assert trial.summary["updates"] == 6
+    assert trial.summary["rows"]["unaccounted"] == 0
+    assert f"the {FIELDS[fault]} of environment 0 is not finite" in text(trial)
+    assert "the block is skipped" in trial.stderr
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_replace_counts_and_goes_on(ended: Any, name: str) -> None:
+    trial = ended[name]
+    assert trial.summary["updates"] == 6
+    assert trial.summary["blocks"]["trained"] == 6
+    assert trial.summary["non_finite"]["environment_values"] == 2  # both environments have their bad step at once
+    assert f"the {FIELDS[RUNS[name][0]]} of environment 0 is not finite" in trial.stderr
+    assert trial.stderr.count("replaced by 0") == 1
+
+
+def test_an_absurd_learning_rate_stops_with_the_last_good_weights(ended: Any) -> None:
+    trial = ended["learning rate, stop"]
+    (failure,) = trial.summary["failures"]
+    assert failure["worker"] == "trainer/0"
+    assert "not finite" in failure["text"]
+    assert "policy main, version" in failure["text"]
+    assert "Lower the learning rate" in trial.stderr
+
+
+def test_an_absurd_learning_rate_skipped(ended: Any) -> None:
+    trial = ended["learning rate, skip"]
+    assert trial.summary["non_finite"]["updates_skipped"] > 0
+    assert "the update is skipped" in trial.stderr
+    assert trial.summary["blocks"]["dropped"]["non_finite_update"] > 0
+
+
+def test_before_the_first_episode_there_is_no_number(trial_run: Any) -> None:
+    trial = trial_run(
+        FIELD,
+        "environment={type: gymnasium, entry: 'srl.environments.toy:Count', kwargs: {length: 1000}}",
+        *("--screen", "plain", "--placement", "fused"),
+    ).check()
+    assert trial.summary["episodes"] == {"count": 0, "return_mean_last_100": None}
+    assert "nan" not in trial.output.lower()
