@@ -87,7 +87,11 @@ def run_in_this_thread(graph: ResolvedGraph, run: TrialRun) -> Outcome:
         request = run.stop_request()
         return request if isinstance(request, StopRequested) else None
 
-    fused = FusedRun(assignments, on_report=run.take, stop=stop, on_started=run.started)
+    def started() -> None:
+        run.started()
+        run.note("trial is running")
+
+    fused = FusedRun(assignments, on_report=run.take, stop=stop, on_started=started)
     try:
         request = fused.run()
     except WorkerFailure as failure:

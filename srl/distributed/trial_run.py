@@ -178,6 +178,7 @@ class TrialRun:
             start_up_seconds=self._start_up_seconds,
             weights_sha256=None if checkpoint is None else checkpoint.weights_sha256,
             command=[Path(sys.argv[0]).name, *sys.argv[1:]],
+            wall_seconds=time.monotonic() - self._began,
             exit_code=outcome.exit_code,
             placement=self.graph.placement,
             transport=self.graph.transport,
