@@ -7,6 +7,7 @@ messages before ends: a worker's last words arrive before its end is believed to
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import socket
@@ -227,7 +228,8 @@ class _ProcessRun:
             keys=str(site.keys.directory) if site.keys else "",
             run_dir=str(site.run_dir),
             connect_seconds=limits.connect_seconds,
-            heartbeat_seconds=limits.heartbeat_seconds,
+            # A controller that stands at a debugger's breakpoint is silent, too.
+            heartbeat_seconds=math.inf if limits.are_suspended else limits.heartbeat_seconds,
             grace_seconds=limits.shutdown_seconds,
         )
         held = {item.name: site.descriptors[item.name] for item in site.plan if worker.name in item.holders}
