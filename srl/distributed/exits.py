@@ -37,6 +37,19 @@ def describe_status(status: int) -> str:
     return describe_exit(os.waitstatus_to_exitcode(status))
 
 
+def describe_halt(pid: int) -> str:
+    """Why a living process of this host runs no code at all; empty if it could run."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+    return {
+        "T": f"process {pid} is stopped by a signal (SIGSTOP, SIGTSTP)",
+        "t": f"process {pid} is stopped by a debugger",
+        "D": f"process {pid} waits in the kernel, for a disk or a network file system",
+    }.get(state, "")
+
+
 def log_tail(path: Path, lines: int = 30) -> str:
     """The last lines of a log; empty if there is none. Never reads more than its last 16 KiB."""
     try:

@@ -15,7 +15,7 @@ from typing import Any
 
 from srl.api import errors
 from srl.api.errors import ResourceError
-from srl.distributed.exits import describe_exit, log_tail
+from srl.distributed.exits import describe_exit, describe_halt, log_tail
 from srl.distributed.launchers import wire
 from srl.distributed.launchers.base import Launcher, LaunchRequest, WorkerExit
 from srl.distributed.process_setup import raise_descriptor_limit, thread_environment
@@ -64,6 +64,7 @@ class LocalLauncher(Launcher):
         self._send_seconds = send_seconds
         self._zygotes: dict[str, _Zygote] = {}
         self._exits: list[WorkerExit] = []
+        self._logs: dict[str, Path] = {}
 
     def scale(self, workers: int) -> None:
         """Raise the descriptor limit, which the zygotes inherit, and check it."""
@@ -80,6 +81,7 @@ class LocalLauncher(Launcher):
         zygote = self._zygote("torch" if request.needs_torch else "light")
         key = _key(request.worker.name, request.worker.incarnation)
         zygote.keys.add(key)
+        self._logs[key] = request.log
         names = list(request.descriptors)
         try:
             for start in range(0, len(names), wire.MAX_DESCRIPTORS):
@@ -116,8 +118,16 @@ class LocalLauncher(Launcher):
         self._ask("kill", worker, incarnation)
 
     def dump_stacks(self, worker: str, incarnation: int) -> bool:
-        """Have faulthandler write all stacks: it needs no turn of the interpreter."""
+        """Have faulthandler write all stacks: it needs no turn of the interpreter.
+
+        Where the process cannot do even that, its log says why.
+        """
         self._ask("dump_stacks", worker, incarnation)
+        key = _key(worker, incarnation)
+        pid = self.pids().get(key)
+        if pid is not None and (why := describe_halt(pid)):
+            with open(self._logs[key], "a") as log:
+                log.write(f"{why}: it can write no stack\n")
         return True
 
     def wait_descriptors(self) -> Iterable[int]:
