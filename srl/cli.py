@@ -266,6 +266,10 @@ def _load(options: argparse.Namespace, source: str | None, overrides: list[str])
         )
     plugin = algorithm_plugin(options.algorithm, "--algorithm")
     recipe = plugin.recipe(_environment(options.environment), len(os.sched_getaffinity(0)))
+    for policy in recipe["policies"].values():
+        # An algorithm that inherits its recipe inherits the name in it too; meant is the one that was asked for.
+        if policy["algorithm"]["type"] == plugin.name:
+            policy["algorithm"]["type"] = options.algorithm
     return experiment_from_mapping(
         recipe, overrides, source=f"recipe of {options.algorithm}", allow_plugins=allow_plugins
     )

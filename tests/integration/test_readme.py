@@ -1,5 +1,7 @@
 """The README's commands and files, run as written; training commands are cut short by two more words."""
 
+import json
+import os
 import re
 import shlex
 import subprocess
@@ -57,6 +59,9 @@ def test_command(words, directory, trial_run):
     done = trial_run(*arguments, without_trial_dir=True, cwd=directory, timeout_seconds=120).check()
     if arguments[0] in NEEDS_NO_CUT:
         assert done.stdout.strip()
+    elif "my_algorithm.py" in " ".join(arguments):
+        summary = json.loads(max(directory.glob("trials/*/summary.json"), key=os.path.getmtime).read_text())
+        assert summary["gradient_steps"] == summary["updates"] == 3, "not the algorithm of the README ran"
 
 
 @pytest.mark.parametrize("target", re.findall(r"^ +make (\w+)", TEXT, re.MULTILINE))

@@ -83,6 +83,15 @@ def test_recipe_for_an_environment(run, calls):
     assert calls.experiment.environment.options["kwargs"] == {"sutton_barto_reward": True}
 
 
+def test_an_algorithm_that_inherits_its_recipe_is_the_one_that_runs(run, calls, tmp_path, monkeypatch):
+    text = "from srl.algorithms.ppo.plugin import PPO\nclass Mine(PPO):\n    implementation = f'{__file__}:Update'\n"
+    (tmp_path / "mine.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    assert run("--algorithm", "./mine.py:Mine", "--environment", "CartPole-v1")[0] == 0
+    (policy,) = calls.experiment.policies.values()
+    assert policy.algorithm.type == f"{tmp_path}/mine.py:Mine"
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
