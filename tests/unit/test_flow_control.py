@@ -167,6 +167,17 @@ def test_a_successor_ends_its_predecessor():
     assert bench.flow.outstanding() == 1, "the successor's grant stands"
 
 
+def test_a_late_report_of_an_old_death_readmits_nobody():
+    bench = Bench(1, blocks=1, lag=0)
+    newest = Producer(0, 2, 1)
+    for producer in (Producer(0, 1, 1), newest):
+        bench.flow.handle(Connected(producer), 0.0)
+    bench.flow.producer_died(bench.producers[0])
+    bench.flow.handle(Connected(Producer(0, 1, 1)), 0.0)
+    bench.instruct()
+    assert [grant.producer for grant in bench.grants.values()] == [newest]
+
+
 def test_connecting_twice_changes_nothing():
     bench = Bench(1, blocks=1, lag=0)
     bench.instruct()
@@ -331,6 +342,46 @@ def test_hung_actors_that_hold_all_credits_of_one_version_are_found_out():
     assert not held.issuperset(actor for actor, _ in units)
 
 
+def test_slots_in_quarantine_replace_nothing():
+    bench = Bench(1, 1, 1, blocks=1, lag=None, slots=3)
+    bench.instruct()
+    bench.announce(0, now=0.1)
+    bench.update(0)
+    assert bench.instruct(1, now=9.0) == ([(0, 0)], []), "a third slot is there for the block of another"
+    bench.flow.producer_died(bench.producers[0])
+    assert bench.instruct(1, now=9.0)[1] == [Cut(bench.producers[1], 1)]
+
+
+def test_without_a_bound_nothing_is_written_off_however_few_slots_are_left():
+    bench = Bench(1, 1, blocks=4, lag=None, slots=5, on_straggler="drop", producers=4)
+    bench.instruct()
+    bench.announce(0, 2, now=0.1)
+    assert bench.instruct(now=0.1)[0] == [(0, 0)]
+    bench.give_back(4, SHUTDOWN_REASON)
+    assert bench.instruct(now=9.0) == ([], []), (
+        "one slot is free, two grants of actor 1 are overdue: it alone can fill it"
+    )
+    assert bench.flow.counts()["stragglers"] == 0
+
+
+def test_a_spared_grant_is_judged_at_the_next_version():
+    bench = Bench(1, 1, blocks=1, lag=1, on_straggler="drop", slots=8)
+    bench.instruct()
+    bench.announce(1, now=0.1)
+    assert bench.update(0) == [1]
+    bench.instruct(1, now=0.1)
+    assert bench.instruct(1, now=1.0)[0] == [(1, 0)], "grant 0 was written off"
+    bench.announce(0, now=1.0)
+    bench.give_back(3, "non_finite")
+    assert bench.instruct(1, now=1.0)[0] == [(0, 0)]
+    bench.instruct(1, now=50.0)
+    assert bench.flow.counts()["stragglers"] == 1, "spared"
+    bench.announce(2, now=50.0)
+    assert bench.update(1) == [2]
+    bench.instruct(2, now=50.0)
+    assert bench.flow.counts()["stragglers"] == 2
+
+
 def test_a_grant_is_not_late_while_an_update_runs():
     bench = late_one("cut")
     bench.announce(2, now=1.0)
@@ -339,6 +390,15 @@ def test_a_grant_is_not_late_while_an_update_runs():
     assert bench.instruct(0, now=50.0) == ([], [])
     bench.flow.trained(blocks, 0)
     assert len(bench.instruct(1, now=50.0)[0]) == 3
+    tight = Bench(1, 1, blocks=2, lag=1, slots=2)
+    tight.instruct()
+    tight.announce(0, 1, now=0.1)
+    blocks = tight.flow.take(0, 0.1)
+    tight.flow.release(blocks)
+    assert len(tight.instruct(0, now=0.1)[0]) == 2
+    assert tight.instruct(0, now=9.0)[1] == []
+    tight.flow.trained(blocks, 0)
+    assert len(tight.instruct(1, now=9.0)[1]) == 2
 
 
 def test_what_is_dropped_is_counted_by_length():

@@ -264,21 +264,21 @@ class LagGate(Gate):
         """Whether N blocks are ready."""
         return len(self._ready) >= self.blocks_per_update
 
-    def blocking(self, version: int, *, slots: int) -> int | None:
+    def blocking(self, version: int, *, slots: int | None) -> int | None:
         """The oldest overdue grant that the update entering with this version cannot do without, if there is one.
 
-        Where the gate holds the update up at j, it can do without j * N overdue grants: those not overdue are expected
-        to arrive, and are enough. Where blocks are too few, it can do without as many as leave it slots for N others.
+        It can do without j * N overdue grants of version v - k + j or before: so many may stay outstanding, and those
+        not overdue are expected to arrive. Where blocks are too few, it can do without as many as leave slots for N.
 
         Args:
             version: The trainer's version; nothing holds up an update that could not enter anyway.
-            slots: Slots that blocks of updates to come can lie in.
+            slots: Slots that blocks of updates to come can lie in; ``None`` leaves them out of it.
         """
         if not self._overdue or self.begin(version) > version:
             return None
-        spare = slots - self.blocks_per_update
-        is_short = not self.ready_for_update() and len(self._overdue) > spare
-        if is_short or any(excess > 0 and overdue > may_stay for excess, overdue, may_stay in self._sums(version)):
+        if slots is not None and not self.ready_for_update() and len(self._overdue) > slots - self.blocks_per_update:
+            return next(iter(self._overdue))
+        if any(overdue > may_stay for _, overdue, may_stay in self._sums(version)):
             return next(iter(self._overdue))
         return None
 

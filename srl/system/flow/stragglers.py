@@ -3,12 +3,13 @@
 **Overdue** is a grant that is outstanding for longer than ``STRAGGLER_MEDIANS`` medians of the time that recent blocks
 took from grant to announcement. That alone harms nobody: an actor may be slow while the blocks of others are enough.
 
-**Straggler** is the oldest overdue grant while the gate (``gate.py``) holds up the update that could enter now at some
-j, and more than j * N overdue grants of version v - k + j or before are outstanding: those that are not overdue are
-expected to arrive, and would not be enough. At j = 0 (always where k = 0) that is every overdue grant. Also, while
-fewer than N blocks are ready, where the overdue grants leave fewer than N slots: no other block could replace theirs.
+**Straggler** is the oldest overdue grant while more than j * N overdue grants of version v - k + j or before are
+outstanding, for some j in 0..k and the version v that an update could enter with now: the gate (``gate.py``) lets no
+more stay, so even if all that are not overdue arrived, the update would wait for it. At j = 0 (always where k = 0) that
+is every overdue grant. For ``cut`` also, while fewer than N blocks are ready, where the overdue grants leave fewer than
+N slots: no other block could replace theirs.
 
-Of those written off (``drop``): what a unit is granted after one of its grants was written off is not judged before the
+For ``drop``: what a unit is granted after one of its grants was written off is not judged before the
 next version. So where all units have become slower, every update still gets its blocks while the median follows.
 """
 
@@ -142,12 +143,12 @@ class Stragglers:
     def _blocking(self, slots: int, free: int) -> int | None:
         if self._gate is None:
             return None
-        if self.drops:
-            if not free and not self._gate.ready_for_update():
-                # Its slot stays its owner's: written off, it would free the update of nothing and lose a block.
-                return None
-            slots -= len(self._unanswered)
-        return self._gate.blocking(self._version, slots=slots)
+        if not self.drops:
+            return self._gate.blocking(self._version, slots=slots)
+        # The slot of what is written off stays its owner's: that gains an update no slot, and so, where it has not the
+        # blocks either, nothing.
+        gains = free or self._gate.ready_for_update()
+        return self._gate.blocking(self._version, slots=None) if gains else None
 
     def _due_seconds(self, number: int) -> float:
         threshold = self._durations.threshold_seconds()
