@@ -64,7 +64,11 @@ def test_one_digest_over_all_placements_and_repetitions(run_lockstep, lag, runs)
     summaries = [run_lockstep(inference, lag, place) for inference, place in runs]
     digests = [summary["weights_sha256"] for summary in summaries]
     assert len(set(digests)) == 1, dict(enumerate(zip(runs, digests, strict=True)))
-    for summary in summaries:
+    for (inference, _), summary in zip(runs, summaries, strict=True):
+        assert set(summary["edges"]) == ({"samples"} if inference == "inline" else {"samples", "ask"})
+        assert summary["edges"]["samples"]["received"] >= 32
+        if inference == "remote":
+            assert summary["edges"]["ask"]["sent"] >= 32 * 32
         assert summary["updates"] == 8
         assert summary["blocks"]["trained"] == 32
         assert summary["policy_lag"]["max"] == lag

@@ -110,7 +110,7 @@ def serve(monkeypatch):
         Echo.batches = ()
         server = Server(list(requests))
         policy = VersionedPolicy(SPEC, Store(kept), 1.0)
-        worker = PolicyWorker(WorkerId("servers", "policy", 0), server, policy, SPEC, lockstep=lockstep)
+        worker = PolicyWorker(WorkerId("servers", "policy", 0), server, policy, SPEC, edge="ask", lockstep=lockstep)
         assert worker.poll()
         assert not worker.poll()
         return server, worker

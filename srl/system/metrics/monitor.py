@@ -24,7 +24,7 @@ from srl.system.metrics.evaluations import EvaluationMerger
 from srl.system.metrics.ledger import WorkerLedger
 from srl.system.metrics.messages import MessageLog
 from srl.system.metrics.records import RecordMaker
-from srl.system.metrics.rows import edge_rows, group_rows, lag_bound
+from srl.system.metrics.rows import edge_rows, group_rows, lag_bound, whole_run_edges
 from srl.system.metrics.snapshot import EvaluationResult, MetricRecord, Progress, TrialSnapshot
 from srl.system.metrics.summary import build_summary
 from srl.system.metrics.time_shares import bottleneck
@@ -251,10 +251,12 @@ class TrialMonitor:
             **extra: Further entries, put behind the others.
         """
         started = self._clock() if self._started is None else self._started
+        shares = {name: ledger.shares() for name, ledger in self._ledgers.items()}
         return build_summary(
             monitor=self,
             counters=[(ledger.worker, ledger.counters()) for ledger in self._ledgers.values()],
-            worker_shares={name: ledger.shares() for name, ledger in self._ledgers.items()},
+            worker_shares=shares,
+            edges=whole_run_edges(self.experiment, [ledger.edges() for ledger in self._ledgers.values()], shares),
             incarnations={name: ledger.incarnation for name, ledger in self._ledgers.items()},
             episode_count=self._episode_count,
             entries={

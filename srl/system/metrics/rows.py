@@ -54,6 +54,25 @@ def edge_rows(
     return tuple(result)
 
 
+def whole_run_edges(
+    experiment: Experiment, edges: Iterable[Mapping[str, EdgeCount]], shares: Mapping[str, Mapping[str, float]]
+) -> dict[str, dict[str, Any]]:
+    """The streams of a finished trial for its summary: counts, and shares of the whole training time.
+
+    Args:
+        experiment: The declared graph.
+        edges: Every worker's counts.
+        shares: Shares of time by worker name.
+    """
+    groups = []
+    for name, group in experiment.workers.items():
+        mean = mean_shares(own for worker, own in shares.items() if worker.rpartition("/")[0] == name)
+        groups.append(GroupRow(name, group.kind, {}, mean, busy(mean)))
+    keep = ("kind", "sent", "received", "in_flight", "dropped", "producers_wait", "consumers_wait")
+    rows = edge_rows(experiment, edges, groups)
+    return {row.name: {field: getattr(row, field) for field in keep} for row in rows}
+
+
 def lag_bound(experiment: Experiment, flow: Mapping[str, Mapping[str, Any]] | None = None) -> int | None:
     """The smallest bound on the policy lag of any sample stream; ``None`` = no bound.
 

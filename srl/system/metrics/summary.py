@@ -26,6 +26,7 @@ def build_summary(
     monitor: TrialMonitor,
     counters: Counters,
     worker_shares: Mapping[str, Mapping[str, float]],
+    edges: Mapping[str, Mapping[str, Any]],
     incarnations: Mapping[str, int],
     episode_count: int,
     entries: Mapping[str, Any],
@@ -36,6 +37,7 @@ def build_summary(
         monitor: Totals.
         counters: Counters of every worker over all its incarnations.
         worker_shares: Shares of the whole training time, by worker.
+        edges: Counts and waits of every stream.
         incarnations: Newest incarnation, by worker.
         episode_count: Finished training episodes.
         entries: What only the caller knows: exit reason, seconds, digest, command.
@@ -78,6 +80,7 @@ def build_summary(
             name: {"incarnations": incarnations[name] + 1, "shares": {k: round(v, 4) for k, v in shares.items()}}
             for name, shares in worker_shares.items()
         },
+        "edges": dict(edges),
         **entries,
         "versions": versions(),
     }

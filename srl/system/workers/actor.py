@@ -20,7 +20,7 @@ POLL_SECONDS = 0.02
 """How long one poll may go on stepping: the shell looks at commands in between."""
 
 
-COUNTERS = ("env_steps", "frames", "blocks_produced", "rows_produced", "blocks_cut", "blocks_early")
+COUNTERS = ("env_steps", "frames", "blocks_produced", "rows_produced", "blocks_cut", "blocks_early", "requests")
 
 
 class ActorWorker(Worker):
@@ -33,7 +33,8 @@ class ActorWorker(Worker):
         inference: Its end of the inference stream, or an inline policy; owned.
         guard: Shared with the ring groups.
         inference_seconds: Bound on the wait for one reply.
-        edge: Name of its edge in reports.
+        edge: Name of its sample edge in reports.
+        inference_edge: Name of its inference edge; ``None`` = inline.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class ActorWorker(Worker):
         *,
         inference_seconds: float,
         edge: str,
+        inference_edge: str | None,
     ) -> None:
         self._worker = worker
         self._groups = list(groups)
@@ -54,12 +56,12 @@ class ActorWorker(Worker):
         self._guard = guard
         self._inference_seconds = inference_seconds
         self._edge = edge
+        self._inference_edge = inference_edge
         self._time = TimeShares()
         self._draining = False
         self._episodes: list[Episode] = []
         self._messages: list[str] = []
         self._counters = dict.fromkeys(COUNTERS, 0)
-        self._count = EdgeCount()
         self._deadline = 0.0
 
     def start(self) -> None:
@@ -123,10 +125,16 @@ class ActorWorker(Worker):
             incarnation=self._worker.incarnation,
             seconds=self._time.seconds(),
             counters=dict(self._counters),
-            edges={self._edge: EdgeCount(self._count.sent, self._count.received, dict(self._count.dropped))},
+            edges=self._edges(),
             episodes=episodes,
             messages=messages,
         )
+
+    def _edges(self) -> dict[str, EdgeCount]:
+        edges = {self._edge: EdgeCount(sent=self._counters["blocks_produced"])}
+        if self._inference_edge is not None:
+            edges[self._inference_edge] = EdgeCount(sent=self._counters["requests"])
+        return edges
 
     def close(self) -> None:
         """Close streams, then environments."""
@@ -152,6 +160,7 @@ class ActorWorker(Worker):
             views = group.views()
             self._time.switch(Activity.INFERRING)
             group.waiting = True
+            self._counters["requests"] += 1
             self._inference.request(credit, group.row, views.act_input, views.act_output)
             self._deadline = time.monotonic() + self._inference_seconds
             asked = True
@@ -203,7 +212,6 @@ class ActorWorker(Worker):
         self._counters["frames"] += header.valid_rows * frames
         self._counters["blocks_produced"] += 1
         self._counters["rows_produced"] += header.valid_rows
-        self._count.sent += 1
 
     def _abandon(self, group: RingGroup, reason: str) -> None:
         credit = group.credit

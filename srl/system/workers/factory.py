@@ -117,6 +117,7 @@ def _actor(site: Site) -> Worker:
         guard,
         inference_seconds=site.experiment.limits.inference_seconds,
         edge=agents.samples,
+        inference_edge=None if agents.inference == "inline" else agents.inference,
     )
 
 
@@ -142,7 +143,9 @@ def _policy_worker(site: Site) -> Worker:
     samples = _samples_beside(site, group.serves)
     spec = site.policy(stream.policy)
     server = site.transport.inference_server(group.serves, site.worker.index, site.schema(samples), spec, samples)
-    return PolicyWorker(site.worker, server, site.versioned(stream.policy), spec, lockstep=site.experiment.lockstep)
+    return PolicyWorker(
+        site.worker, server, site.versioned(stream.policy), spec, edge=group.serves, lockstep=site.experiment.lockstep
+    )
 
 
 def _samples_beside(site: Site, inference: str) -> str:

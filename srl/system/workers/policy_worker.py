@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from srl.api.policy import ActInput, ActOutput, PolicySpec
-from srl.system.report import Activity, TimeShares, WorkerReport
+from srl.system.report import Activity, EdgeCount, TimeShares, WorkerReport
 from srl.system.streams.interface import InferenceRequest, InferenceServer
 from srl.system.worker import Worker, WorkerId
 from srl.system.workers.acting import VersionedPolicy
@@ -23,16 +23,25 @@ class PolicyWorker(Worker):
         server: Its end of the inference stream; owned.
         policy: The policy it computes; owned.
         spec: That policy as plain data.
+        edge: Name of its inference edge in reports.
         lockstep: One inference batch is exactly one request: never merged.
     """
 
     def __init__(
-        self, worker: WorkerId, server: InferenceServer, policy: VersionedPolicy, spec: PolicySpec, *, lockstep: bool
+        self,
+        worker: WorkerId,
+        server: InferenceServer,
+        policy: VersionedPolicy,
+        spec: PolicySpec,
+        *,
+        edge: str,
+        lockstep: bool,
     ) -> None:
         self._worker = worker
         self._server = server
         self._policy = policy
         self._merge = RequestMerger(spec)
+        self._edge = edge
         self._lockstep = lockstep
         self._draining = False
         self._time = TimeShares()
@@ -77,6 +86,7 @@ class PolicyWorker(Worker):
             incarnation=self._worker.incarnation,
             seconds=self._time.seconds(),
             counters=dict(self._counters),
+            edges={self._edge: EdgeCount(received=self._counters["requests"])},
             gauges={"rows_per_batch": self._counters["rows"] / batches} if batches else {},
         )
 
