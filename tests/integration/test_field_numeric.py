@@ -65,14 +65,17 @@ VARIANTS: dict[str, tuple[str, str, str, list[str]]] = {
     "fused, disabled": ("fused", "in_process", "disabled", []),
     "shared memory, next step": ("processes", "shared_memory", "next_step", TWO),
     "shared memory, remote, same step": ("processes", "shared_memory", "same_step", TWO + REMOTE),
-    "tcp, disabled, proxies": ("processes", "tcp", "disabled", []),
-    "tcp, remote, next step, proxies and no_proxy": ("processes", "tcp", "next_step", TWO + REMOTE),
+    "tcp, disabled": ("processes", "tcp", "disabled", []),
+    "tcp, remote, next step, no_proxy": ("processes", "tcp", "next_step", TWO + REMOTE),
 }
 
 
 @pytest.fixture(scope="module")
 def recorded(shared_trial_run: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
-    """The batches of every variant; the trials run side by side."""
+    """The batches of every variant; the trials run side by side.
+
+    Field case 54: all processes have proxy variables that lead nowhere, without ``no_proxy`` but for one trial.
+    """
     trials = {}
     with pytest.MonkeyPatch.context() as patch:
         for name in NO_PROXY:
@@ -85,7 +88,7 @@ def recorded(shared_trial_run: Any, tmp_path_factory: pytest.TempPathFactory) ->
                 "kwargs": {"columns": COLUMNS, "autoreset_mode": mode},
             }
             algorithm = {"rows": ROWS, "values": table(), "targets": TARGETS, "directory": str(directory)}
-            proxies = PROXY if "proxies" in variant else {}
+            proxies = PROXY if placement == "processes" else {}
             trial = shared_trial_run.start(
                 FIELD,
                 f"environment={as_value(environment)}",
