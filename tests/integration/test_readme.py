@@ -27,7 +27,8 @@ def files() -> dict[str, str]:
 
 def commands() -> list[list[str]]:
     """The words of every line of the shell blocks that starts `srl-run`, in order."""
-    lines = [line for language, text in BLOCK.findall(TEXT) if language == "sh" for line in text.splitlines()]
+    shell = "".join(text for language, text in BLOCK.findall(TEXT) if language == "sh").replace("\\\n", " ")
+    lines = shell.splitlines()
     return [words for line in lines if (words := shlex.split(line, comments=True)) and words[0] == "srl-run"]
 
 
