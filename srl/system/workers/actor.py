@@ -171,8 +171,8 @@ class ActorWorker(Worker):
         credit = self._producer.take_credit(group.identity.index)
         if credit is None:
             return None
-        if self._draining:
-            self._producer.give_back(credit, "shutdown")
+        if self._draining or credit.grant in self._producer.cuts():
+            self._producer.give_back(credit, "shutdown" if self._draining else "cut")
             return None
         group.begin(credit, self._producer.block(credit))
         return credit
