@@ -15,6 +15,7 @@ clock, no I/O.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -77,6 +78,10 @@ DRAIN_STEPS = {"actor": 0, "policy": 1, "buffer": 2, "evaluator": 3, "trainer": 
 """Who is drained when: those who ask before those who answer; trainers last, for they write the last checkpoint."""
 
 
+LOOPS: Mapping[State, str] = {State.RUNNING: "poll", State.DRAINING: "drain"}
+"""What the main loop of a worker is at in states that last, in its own words."""
+
+
 @dataclass(slots=True)
 class WorkerRecord:
     """What is known about one worker in its present incarnation.
@@ -93,6 +98,7 @@ class WorkerRecord:
         endpoints: Name to address of what it bound.
         alive_at: Monotonic seconds of the last sign that its main loop turns.
         doing: What its main loop was at then, in words.
+        host: Where its process is.
         hung_at: When its stacks were asked for because it was silent for too long; ``None`` = it is not.
         stacks_asked: True once its stacks were asked for because it does not stop.
         killed_at: When its killing was ordered.
@@ -109,6 +115,7 @@ class WorkerRecord:
     endpoints: dict[str, str] = field(default_factory=dict)
     alive_at: float = 0.0
     doing: str = ""
+    host: str = ""
     hung_at: float | None = None
     stacks_asked: bool = False
     killed_at: float | None = None
@@ -134,6 +141,11 @@ class WorkerRecord:
         return f", at: {self.doing}" if self.doing else ""
 
     @property
+    def place_and_host(self) -> str:
+        """The same with its host, for messages of failures."""
+        return f"{self.place}, on host {self.host}" if self.host else self.place
+
+    @property
     def assignment_step(self) -> int:
         """Position in the order of assignments."""
         return ASSIGNMENT_STEPS.get(self.id.kind, max(ASSIGNMENT_STEPS.values()))
@@ -152,3 +164,5 @@ class WorkerRecord:
         if state is not self.state:
             check_transition(self.name, self.state, state)
             self.state = state
+            # What it was at before is over, and it may end before it says anything else.
+            self.doing = self.doing and LOOPS.get(state, self.doing)

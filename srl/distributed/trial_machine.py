@@ -172,7 +172,8 @@ class TrialMachine:
     def _on_registered(self, record: WorkerRecord, event: Registered) -> None:
         if record.connection is not None and record.connection != event.connection:
             self._out.append(Refuse(record.connection, f"{record.name} connected anew"))
-        record.connection, record.alive_at, record.hung_at = event.connection, self._now, None
+        record.connection, record.host = event.connection, event.host
+        record.alive_at, record.hung_at = self._now, None
         # What was sent on a connection that broke may be lost: a worker that comes back hears it again.
         record.is_assigned = record.is_assigned and event.state is not State.CREATED
         record.is_started = record.is_started and event.state not in (State.CREATED, State.CONFIGURED)
@@ -207,9 +208,9 @@ class TrialMachine:
         elif event.code == 0 and record.drain_sent:
             record.state = State.STOPPED
         elif event.code == 0:
-            self._fail(record, f"ended without being told to (exit code 0){record.place}", with_log=True)
+            self._fail(record, f"ended without being told to (exit code 0){record.place_and_host}", with_log=True)
         else:
-            self._fail(record, f"{event.description}{record.place}", with_log=True)
+            self._fail(record, f"{event.description}{record.place_and_host}", with_log=True)
 
     # Wiring
 
@@ -273,7 +274,9 @@ class TrialMachine:
             self._out.append(DumpStacks(record.name))
         elif record.hung_at is not None and self._now - record.hung_at >= DUMP_SECONDS:
             what = "not connected" if is_connecting else "no heartbeat"
-            self._fail(record, f"{what} for {silent_seconds:.0f} s (bound {bound:g} s){record.place}", with_log=True)
+            self._fail(
+                record, f"{what} for {silent_seconds:.0f} s (bound {bound:g} s){record.place_and_host}", with_log=True
+            )
             self._out.append(kill(record, self._now))
 
     def _request_stop(self, event: StopRequested) -> None:

@@ -41,6 +41,9 @@ REPORT_SECONDS = 0.5
 FLUSH_SECONDS = 2.0
 """Bound on bringing the last words to the controller."""
 
+START_FLUSH_SECONDS = 0.5
+"""Bound on bringing the news of the start to the controller."""
+
 TERMINATE_SECONDS = 1.0
 """After a SIGTERM, the time for the controller to say what is to be done."""
 
@@ -191,6 +194,8 @@ class WorkerShell:
         self._turn("start")
         self._worker.start()
         self._client.reached(State.RUNNING)
+        # A native crash in the very first step says nothing: let the controller know by then that it was a step.
+        self._client.flush(START_FLUSH_SECONDS)
         self._loop(self._worker)
         self._drain(self._worker)
         self._turn("close")

@@ -18,7 +18,7 @@ PLACES = {
 }
 
 
-def start(trial_run: Any, directory: Path, algorithm: str, *options: str) -> Any:
+def start(trial_run: Any, algorithm: str, *options: str) -> Any:
     """16 actors with observations of 1 MB."""
     return trial_run.start(
         FIELD,
@@ -49,36 +49,48 @@ def stands_still(trial: Any) -> bool:
     return cpu_seconds(trial) - before < 0.3
 
 
+@pytest.fixture(scope="module")
+def ended(shared_trial_run: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Trials side by side: two that Ctrl-C meets in an update that never ends, one whose updates take a second."""
+    held = {}
+    for place, options in PLACES.items():
+        directory = tmp_path_factory.mktemp("held")
+        hold = f"hold_file: {directory / 'never'}, directory: {directory}"
+        stop = ["stop={env_steps: 1000000}", "limits.shutdown_seconds=4"]
+        held[place] = (start(shared_trial_run, hold, *stop, *options), directory / "update-00000.npz")
+    slow = start(shared_trial_run, "update_seconds: 1.0", "stop={wall_seconds: 3}", *PLACES["shared memory"])
+    for trial, first_update in held.values():
+        trial.wait_for(first_update.exists, "the first update", 90)
+        trial.wait_for(lambda: stands_still(trial), "every actor to wait")  # noqa: B023 called at once
+        assert len(trial.processes()) >= ACTORS + 2
+    for trial, _ in held.values():
+        trial.interrupt_group()
+    found = {place: trial.finish(10) for place, (trial, _) in held.items()}
+    return found | {"in order": slow.finish(60)}
+
+
 @pytest.mark.parametrize("place", PLACES)
-def test_ctrl_c_while_the_trainer_reads_nothing(trial_run: Any, tmp_path: Path, place: str) -> None:
-    hold = f"hold_file: {tmp_path / 'never'}, directory: {tmp_path}"
-    options = ["stop={env_steps: 1000000}", "limits.shutdown_seconds=4", *PLACES[place]]
-    trial = start(trial_run, tmp_path, hold, *options)
-    trial.wait_for(lambda: (tmp_path / "update-00000.npz").exists(), "the first update", 90)
-    trial.wait_for(lambda: stands_still(trial), "every actor to wait")
-    assert len(trial.processes()) >= ACTORS + 2
-    trial.interrupt_group()
-    ended = trial.finish(10).check(130)
-    summary = ended.summary
+def test_ctrl_c_while_the_trainer_reads_nothing(ended: Any, place: str) -> None:
+    trial = ended[place].check(130)
+    summary = trial.summary
     assert summary["exit_reason"] == "interrupted"
     assert summary["updates"] == 0
     # Only the trainer, which is inside its update, has to be killed.
-    killed = [line for line in ended.stderr.splitlines() if "did not stop within" in line]
+    killed = [line for line in trial.stderr.splitlines() if "did not stop within" in line]
     assert len(killed) == 1
     assert "trainer/0" in killed[0]
 
 
-def test_a_stop_in_order_while_blocks_wait_unread(trial_run: Any, tmp_path: Path) -> None:
-    slow = "update_seconds: 1.0"
-    ended = start(trial_run, tmp_path, slow, "stop={wall_seconds: 3}", *PLACES["shared memory"]).finish(90).check(0)
-    summary = ended.summary
+def test_a_stop_in_order_while_blocks_wait_unread(ended: Any) -> None:
+    trial = ended["in order"].check(0)
+    summary = trial.summary
     assert summary["exit_reason"] == "wall_seconds"
     assert summary["blocks"]["in_flight"] > 0
     assert summary["blocks"]["unaccounted"] == 0
-    lines = (ended.trial_dir / "main.log").read_text().splitlines()
+    lines = (trial.trial_dir / "main.log").read_text().splitlines()
     stopping, over = (moment(lines, text) for text in ("stopping: wall_seconds", "over: wall_seconds"))
     assert (over - stopping).total_seconds() < 10
-    assert "killed" not in ended.stderr
+    assert "killed" not in trial.stderr
 
 
 def moment(lines: list[str], text: str) -> datetime:

@@ -307,7 +307,8 @@ def test_silence_is_a_hang_whose_stacks_are_written_before_the_kill() -> None:
         elif at == 122:
             assert of_kind(out, Kill) == [Kill("actor/1")]
             (report,) = of_kind(out, ReportFailure)
-            assert report == ReportFailure("actor/1", "no heartbeat for 22 s (bound 20 s), at: poll", with_log=True)
+            text = "no heartbeat for 22 s (bound 20 s), at: poll, on host here"
+            assert report == ReportFailure("actor/1", text, with_log=True)
     assert driver.machine.failures[0][0] == "actor/1"
 
 
