@@ -4,7 +4,9 @@
 
 The first system named is the one the others are divided by. Absolute rates move with the machine and with whatever
 else runs on it; the ratio of neighbouring runs does not, as long as the disturbance lasts longer than a round. Every
-rate is the steady state: env steps trained per second after the start-up. Results go to benchmarks/results/NAME.json.
+rate is the steady state: env steps trained per second after the start-up. Results go to benchmarks/results/NAME.json,
+with the machine's load average before each run (what ran before counts in it too; above 2 on two cores something else
+is running, and the figures are worth little).
 """
 
 from __future__ import annotations
@@ -87,6 +89,7 @@ def run_once(system: System, env_steps: int, seed: int, timeout_seconds: float) 
         if system.peer:
             values["python"] = peer_python(system.peer)
         command = [word.format(**values) for word in system.command]
+        load = os.getloadavg()[0]
         began = time.monotonic()
         done = subprocess.run(
             command, capture_output=True, text=True, cwd=PROJECT, timeout=timeout_seconds, stdin=subprocess.DEVNULL
@@ -99,7 +102,7 @@ def run_once(system: System, env_steps: int, seed: int, timeout_seconds: float) 
             measured = {"env_steps_per_second": steady_rate(metrics.read_text())}
         else:
             measured = json.loads(done.stdout.strip().splitlines()[-1])
-        return {**measured, "process_seconds": wall}
+        return {**measured, "process_seconds": wall, "load_before": load}
 
 
 def steady_rate(metrics: str) -> float:
@@ -168,6 +171,7 @@ def summarise(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]
             "ratio": spread([mine / base for mine, base in zip(values, baseline, strict=True)]),
             "process_seconds": spread([run["process_seconds"] for run in runs[name]]),
             "rates": values,
+            "load_before": [run["load_before"] for run in runs[name]],
         }
         for name, values in rates.items()
     }
