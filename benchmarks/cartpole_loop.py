@@ -37,19 +37,22 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Settings:
-    """Options of the loop; the defaults are those of the bundled experiment `cartpole_ppo`."""
+    """Options of the loop; the defaults are those of the bundled experiment `cartpole_ppo`.
+
+    The learning rate falls to 0 over `env_steps`.
+    """
 
     environments: int = 16
     rows: int = 128
     minibatch: int = 512
     epochs: int = 4
     hidden: int = 64
-    learning_rate: float = 2.5e-4
-    gamma: float = 0.99
-    gae_lambda: float = 0.95
+    learning_rate: float = 1e-3
+    gamma: float = 0.98
+    gae_lambda: float = 0.8
     clip: float = 0.2
     value_coefficient: float = 0.5
-    entropy_coefficient: float = 0.01
+    entropy_coefficient: float = 0.0
     max_gradient_norm: float = 0.5
     env_steps: int = 500_000
     warm_up_updates: int = 5
@@ -215,7 +218,7 @@ class PlainLearner:
     def __init__(self, settings: Settings, networks: PlainNetworks) -> None:
         self._settings, self._actor, self._critic = settings, networks.actor, networks.critic
         self._parameters = [*self._actor.parameters(), *self._critic.parameters()]
-        self._optimizer = torch.optim.Adam(self._parameters, settings.learning_rate, eps=1e-5, fused=True)
+        self.optimizer = torch.optim.Adam(self._parameters, settings.learning_rate, eps=1e-5, fused=True)
 
     def minibatch(self, samples: Samples) -> None:
         """One gradient step."""
@@ -232,10 +235,10 @@ class PlainLearner:
         value_loss = 0.5 * (value - target).square().mean()
         entropy = -(log_probabilities.exp() * log_probabilities).sum(1).mean()
         loss = policy_loss + settings.value_coefficient * value_loss - settings.entropy_coefficient * entropy
-        self._optimizer.zero_grad()
+        self.optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(self._parameters, settings.max_gradient_norm)
-        self._optimizer.step()
+        self.optimizer.step()
 
 
 class FastLearner:
@@ -247,7 +250,7 @@ class FastLearner:
         self._flat_gradient = self._gradient.numpy()
         self._gradients = networks.split(self._flat_gradient)
         networks.parameters.grad = self._gradient
-        self._optimizer = torch.optim.Adam([networks.parameters], settings.learning_rate, eps=1e-5, fused=True)
+        self.optimizer = torch.optim.Adam([networks.parameters], settings.learning_rate, eps=1e-5, fused=True)
 
     def minibatch(self, samples: Samples) -> None:
         """One gradient step."""
@@ -304,7 +307,7 @@ class FastLearner:
     def _clip_and_step(self) -> None:
         norm = math.sqrt(self._flat_gradient @ self._flat_gradient)
         self._flat_gradient *= min(1.0, self._settings.max_gradient_norm / (norm + 1e-6))
-        self._optimizer.step()
+        self.optimizer.step()
 
 
 def _times_tanh_slope(delta: Floats, features: Floats) -> None:
@@ -367,6 +370,7 @@ def run(settings: Settings) -> dict[str, float | int]:
     began = warm = time.perf_counter()
     while env_steps < settings.env_steps:
         collector.collect(rows)
+        learner.optimizer.param_groups[0]["lr"] = settings.learning_rate * (1 - env_steps / settings.env_steps)
         train(samples_of(rows, networks, settings), learner, settings, random)
         env_steps += int(rows.valid.sum())
         updates += 1

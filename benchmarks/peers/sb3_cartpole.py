@@ -54,8 +54,10 @@ def main() -> None:
         n_steps=options.rows,
         batch_size=options.minibatch,
         n_epochs=options.epochs,
-        learning_rate=2.5e-4,
-        ent_coef=0.01,
+        learning_rate=lambda remaining: 1e-3 * remaining,
+        gamma=0.98,
+        gae_lambda=0.8,
+        ent_coef=0.0,
         seed=options.seed,
         device="cpu",
     )
