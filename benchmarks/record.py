@@ -35,14 +35,14 @@ def read_records(trial: Path) -> list[dict[str, Any]]:
 def draw(trials: list[Path], target: Path, title: str) -> None:
     """The curve of all trials in one picture."""
     figure, axes = plt.subplots(figsize=(9, 5), layout="constrained")
-    for trial in trials:
+    for number, trial in enumerate(trials):
         records = read_records(trial)
-        seed = json.loads((trial / "summary.json").read_text())["seed"]
+        seed = f"run {number + 1}, seed {json.loads((trial / 'summary.json').read_text())['seed']}"
         training = [(r["env_steps"], r["episode/return"]) for r in records if r.get("episode/return") is not None]
         evaluations = [(r["env_steps"], r["evaluation/return_mean"]) for r in records if r["kind"] == "evaluation"]
-        (line,) = axes.plot(*zip(*training, strict=True), label=f"seed {seed}: training, last 100 episodes", alpha=0.7)
+        (line,) = axes.plot(*zip(*training, strict=True), label=f"{seed}: training, last 100 episodes", alpha=0.7)
         if evaluations:
-            axes.plot(*zip(*evaluations, strict=True), "o--", color=line.get_color(), label=f"seed {seed}: evaluation")
+            axes.plot(*zip(*evaluations, strict=True), "o--", color=line.get_color(), label=f"{seed}: evaluation")
     axes.set_xlabel("env steps")
     axes.set_ylabel("return")
     axes.set_title(title)
@@ -89,7 +89,9 @@ def main() -> None:
     draw(options.trials, folder / "curve.png", options.name)
     commands = "\n".join("    " + " ".join(summary["command"]) for summary in summaries)
     rows = "\n".join(row(summary) for summary in summaries)
-    place = ", ".join(f"{key} {value}" for key, value in machine().items())
+    here = machine()
+    here |= {name: number for name, number in here.pop("packages").items()} | here.pop("environment")
+    place = ", ".join(f"{key} {value}" for key, value in here.items())
     (folder / "README.md").write_text(
         f"# {options.name}\n\n{options.note}\n\nCommand:\n\n{commands}\n\nRevision {options.revision or commit()}. "
         f"Machine: {place}.\n\n"
