@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 import yaml
 
 ENVIRONMENTS = Path(__file__).with_name("faulty_environments.py")
+FAULT_STEP = 37
+"""As in that file."""
 
 
 def experiment(path: Path, *, actors: int = 1, placement: str = "processes", **environment: Any) -> Path:
@@ -41,7 +44,7 @@ def experiment(path: Path, *, actors: int = 1, placement: str = "processes", **e
 @pytest.mark.parametrize(
     ("fault", "expected"),
     [
-        ("raise", ["ValueError: boom-42", "Traceback", "in _break", "env step "]),
+        ("raise", [f"environment 0, step {FAULT_STEP}", "ValueError: boom-42", "Traceback", "in _break", "env step "]),
         ("exit", ["exit code 3"]),
         ("system_exit", ["SystemExit: 5", "in _break"]),
         ("segfault", ["signal SEGV", "in _break"]),
@@ -53,7 +56,7 @@ def test_the_main_log_says_which_worker_where_and_how(
 ) -> None:
     ended = trial_run(experiment(tmp_path, fault=fault), "--screen", "off").check(returncode=1)
     log = (ended.trial_dir / "main.log").read_text()
-    for text in ["ERROR actors/0 failed: ", "at: poll", *expected]:
+    for text in ["ERROR actors/0 failed: ", f"on host {socket.gethostname()}", "at: poll", *expected]:
         assert text in log
         assert text in ended.stderr or text == "ERROR actors/0 failed: "
     summary = ended.summary

@@ -64,7 +64,7 @@ def test_case_25_an_unread_key_is_one_warning_and_a_resolved_experiment_has_none
 
 
 def test_case_52_ten_trials_at_once_know_nothing_of_each_other(trial_run: Any, tmp_path: Path) -> None:
-    """Same experiment, working directory and directory for temporary files; three of them with ports."""
+    """Same experiment, working directory and directory for temporary files; two of them with ports."""
     temporary = Path(os.environ.get("TMPDIR", "/tmp")) / f"st{os.getpid()}"  # short, as paths of sockets must be
     temporary.mkdir()
     tcp = ["--placement", "processes", "--transport", "tcp"]
@@ -72,7 +72,7 @@ def test_case_52_ten_trials_at_once_know_nothing_of_each_other(trial_run: Any, t
         trial_run.start(
             FIELD,
             *("--screen", "off"),
-            *(tcp if index < 3 else ["--placement", "fused"]),
+            *(tcp if index < 2 else ["--placement", "fused"]),
             without_trial_dir=True,
             cwd=tmp_path,
             env={"TMPDIR": str(temporary)},
