@@ -94,13 +94,15 @@ def test_case_43_return_in_frames_length_in_steps_and_both_labelled(skipping: An
     assert summary["episodes"]["count"] == 3
     assert summary["episodes"]["return_mean_last_100"] == FRAMES[variant]
     assert summary["evaluation"]["mean_return"] == FRAMES[variant]
-    assert summary["evaluation"]["mean_length"] == 10
+    assert summary["episodes"]["env_steps_mean_last_100"] == summary["evaluation"]["mean_length"] == 10
+    assert summary["episodes"]["frames_mean_last_100"] == summary["evaluation"]["mean_frames"] == 40
     # The budget is in env steps.
     assert summary["exit_reason"] == "env_steps"
     assert summary["env_steps"] == 30
     assert summary["frames"] == 120
     lines = [json.loads(line) for line in (ended.trial_dir / "metrics.jsonl").read_text().splitlines()]
-    assert {"env_steps", "frames"} <= set(lines[-1])
+    assert (lines[-1]["env_steps"], lines[-1]["frames"]) == (30, 120)
+    assert any((line.get("episode/env_steps"), line.get("episode/frames")) == (10, 40) for line in lines)
     last_reward = [float(batch["reward"][9, 0]) for batch in batches(directory)]
     assert last_reward == [FRAMES[variant] - 36] * 3
 

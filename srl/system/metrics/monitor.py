@@ -26,7 +26,7 @@ from srl.system.metrics.messages import MessageLog
 from srl.system.metrics.records import RecordMaker
 from srl.system.metrics.rows import edge_rows, group_rows, lag_bound, whole_run_edges
 from srl.system.metrics.snapshot import EvaluationResult, MetricRecord, Progress, TrialSnapshot
-from srl.system.metrics.summary import build_summary
+from srl.system.metrics.summary import build_summary, frames_of
 from srl.system.metrics.time_shares import bottleneck
 from srl.system.metrics.windows import ThinnedCurve, Window
 from srl.system.report import Episode, WorkerReport
@@ -162,6 +162,16 @@ class TrialMonitor:
             sum(episode.episode_return for episode in self._episodes) / len(self._episodes) if self._episodes else None
         )
 
+    @property
+    def episode_env_steps(self) -> float | None:
+        """Mean length of the last 100 training episodes in env steps; ``None`` before the first."""
+        return _mean([episode.length for episode in self._episodes])
+
+    @property
+    def frames_per_env_step(self) -> float:
+        """Frames under one env step."""
+        return self.frames / self.env_steps if self.env_steps else float(self._frames_per_step)
+
     def stop_reason(self) -> str | None:
         """Why the trial is over (name of the stop condition), ``None`` while it is not; never changes once given."""
         if self._stop_reason is None:
@@ -189,10 +199,11 @@ class TrialMonitor:
             now=self._clock(),
             final=final,
             seconds=self.training_seconds,
-            frames_per_env_step=self.frames / self.env_steps if self.env_steps else float(self._frames_per_step),
+            frames_per_env_step=self.frames_per_env_step,
             values={
                 "episode/return": self.episode_return,
-                "episode/length": _mean([episode.length for episode in self._episodes]),
+                "episode/env_steps": self.episode_env_steps,
+                "episode/frames": frames_of(self.episode_env_steps, self.frames_per_env_step),
                 "episode/count": float(self._episode_count),
                 "rate/env_steps_per_second": self._rate(self._clock(), 0),
                 "policy_lag/mean": lag,

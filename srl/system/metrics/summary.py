@@ -72,9 +72,14 @@ def build_summary(
             "environment_values": _total(counters, "actor").get("non_finite", 0),
             "updates_skipped": trainer.get("updates_skipped", 0),
         },
-        "episodes": {"count": episode_count, "return_mean_last_100": monitor.episode_return},
-        "evaluation": scores(_deciding(monitor, entries["exit_reason"])) if evaluations else None,
-        "best_evaluation": scores(max(evaluations, key=lambda one: one.mean)) if evaluations else None,
+        "episodes": {
+            "count": episode_count,
+            "return_mean_last_100": monitor.episode_return,
+            "env_steps_mean_last_100": monitor.episode_env_steps,
+            "frames_mean_last_100": frames_of(monitor.episode_env_steps, monitor.frames_per_env_step),
+        },
+        "evaluation": _scores(_deciding(monitor, entries["exit_reason"]), monitor) if evaluations else None,
+        "best_evaluation": _scores(max(evaluations, key=lambda one: one.mean), monitor) if evaluations else None,
         "evaluations": len(evaluations),
         "workers": {
             name: {"incarnations": incarnations[name] + 1, "shares": {k: round(v, 4) for k, v in shares.items()}}
@@ -85,6 +90,16 @@ def build_summary(
         "versions": versions(),
     }
     return dict(json_safe(summary))
+
+
+def frames_of(env_steps: float | None, frames_per_env_step: float) -> float | None:
+    """Frames under so many env steps; ``None`` of ``None``."""
+    return None if env_steps is None else env_steps * frames_per_env_step
+
+
+def _scores(result: EvaluationResult, monitor: TrialMonitor) -> dict[str, Any]:
+    found = scores(result)
+    return {**found, "mean_frames": frames_of(found["mean_length"], monitor.frames_per_env_step)}
 
 
 def _deciding(monitor: TrialMonitor, exit_reason: Any) -> EvaluationResult:
