@@ -179,6 +179,12 @@ def test_too_many_episodes_are_no_evaluation(monitor):
     assert "8 episodes were reported, 6 were asked for" in monitor.snapshot().messages[-1].text
 
 
+def test_the_summarys_evaluation_is_that_of_the_newest_version_however_late_others_end(monitor):
+    for index, version in ((1, 20), (0, 30), (2, 25)):
+        monitor.add(evaluator(index, [1.0] * 6, version))
+    assert monitor.summary(exit_reason="updates")["evaluation"]["policy_version"] == 30
+
+
 def test_evaluation_statistics_against_closed_forms():
     monitor = TrialMonitor(experiment(evaluators=1, episodes=4), workers(1), Clock())
     monitor.add(evaluator(0, [1.0, 1.0, 3.0, 7.0]))

@@ -103,11 +103,14 @@ def _scores(result: EvaluationResult, monitor: TrialMonitor) -> dict[str, Any]:
 
 
 def _deciding(monitor: TrialMonitor, exit_reason: Any) -> EvaluationResult:
-    """The evaluation that ended the trial, where one did; else the last one."""
+    """The evaluation that ended the trial, where one did; else that of the newest version.
+
+    Evaluators work side by side: one that began earlier may end after the last version was scored.
+    """
     target = monitor.experiment.stop.evaluation_return
     if exit_reason == "evaluation_return" and target is not None:
         return next(result for result in monitor.evaluations if result.mean >= target)
-    return monitor.evaluations[-1]
+    return max(reversed(monitor.evaluations), key=lambda one: one.policy_version)
 
 
 def versions() -> dict[str, str | None]:
