@@ -14,7 +14,7 @@ over ranks, divides by the global count, clips, checks that all is finite, and s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
@@ -98,11 +98,13 @@ class TrainerContext(Protocol):
         loss_sum: torch.Tensor | None = None,
         outputs: Sequence[torch.Tensor] = (),
         gradients: Sequence[torch.Tensor] = (),
+        backward: Callable[[], None] | None = None,
     ) -> float:
         """One gradient step; returns the gradient norm before clipping.
 
-        Either ``loss_sum`` (sum over valid rows, not mean) or ``outputs`` with the gradients of the loss sum with
-        respect to them. Divided by the global valid count.
+        Either ``loss_sum`` (sum over valid rows, not mean), or ``outputs`` with the gradients of the loss sum with
+        respect to them, or ``backward``, which adds the gradients of the loss sum to the ``grad`` of the policy's
+        parameters itself (a backward pass by hand). Divided by the global valid count.
 
         Raises:
             NonFiniteError: Loss or gradient is NaN or infinite; weights are left unchanged.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from srl.algorithms.networks.torch_networks import build_network
+from srl.algorithms.networks.torch_networks import Array, Backward, build_network
 from srl.api.policy import PolicySpec
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -26,6 +26,10 @@ class PPOPolicy(nn.Module):
         """Logits ``float32[B, A]`` and values ``float32[B]`` of ``observation[B, ...]``."""
         logits, value = self.network(observation)
         return logits, value
+
+    def differentiable(self, observation: torch.Tensor) -> tuple[Array, Array, Backward]:
+        """A forward pass and its backward pass; see :meth:`ActorCritic.differentiable`."""
+        return self.network.differentiable(observation)
 
     def evaluate_actions(
         self, observation: torch.Tensor, action: torch.Tensor

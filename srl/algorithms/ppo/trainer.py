@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from srl.algorithms.ppo.config import PPOConfig
 from srl.algorithms.ppo.losses import LossSums, LossWeights, Minibatch, normalized, ppo_loss
+from srl.algorithms.ppo.policy import PPOPolicy
 from srl.algorithms.ppo.targets import advantages, final_rows_needed
 from srl.api.algorithm import Algorithm, Batch, TrainerContext
 from srl.api.errors import NonFiniteError
@@ -117,17 +118,10 @@ class PPOAlgorithm(Algorithm):
         """One gradient step."""
         count = len(part.position)
         self._normalize(part.data, count)
-        logits, value = self.trainer.policy(self._tensor(observation, part.position))
-        sums, logits_gradient, value_gradient = ppo_loss(
-            logits.detach().cpu().numpy(), value.detach().cpu().numpy(), part.data, self._weights
-        )
-        device = self.trainer.device
-        norm = self.trainer.step(
-            self.optimizer,
-            valid_count=count,
-            outputs=(logits, value),
-            gradients=(torch.from_numpy(logits_gradient).to(device), torch.from_numpy(value_gradient).to(device)),
-        )
+        policy: PPOPolicy = self.trainer.policy  # type: ignore[assignment]  # what PPO's spec names
+        logits, value, backward = policy.differentiable(self._tensor(observation, part.position))
+        sums, *gradients = ppo_loss(logits, value, part.data, self._weights)
+        norm = self.trainer.step(self.optimizer, valid_count=count, backward=lambda: backward(*gradients))
         return sums, norm
 
     def _normalize(self, data: Minibatch, count: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import isfinite
 from typing import Any, Literal
@@ -90,6 +90,7 @@ class Training:
         loss_sum: torch.Tensor | None = None,
         outputs: Sequence[torch.Tensor] = (),
         gradients: Sequence[torch.Tensor] = (),
+        backward: Callable[[], None] | None = None,
     ) -> float:
         """One gradient step; see :meth:`srl.api.algorithm.TrainerContext.step`.
 
@@ -99,7 +100,10 @@ class Training:
         if total == 0:
             return 0.0
         self._flat.gradients.zero_()
-        self._backward(loss_sum, outputs, gradients)
+        if backward is not None:
+            backward()
+        else:
+            self._backward(loss_sum, outputs, gradients)
         norm = float(torch.linalg.vector_norm(self._flat.gradients)) / total
         if not isfinite(norm):
             raise self._non_finite("gradient norm", norm)
