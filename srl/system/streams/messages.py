@@ -243,6 +243,8 @@ def _hello(frame: bytes) -> Hello:
 
 def _rejected(frame: bytes) -> Rejected:
     fields = json.loads(_text(frame, 1))
+    if not isinstance(fields, dict):
+        raise MalformedMessage("a rejection that is no mapping", value=type(fields).__name__)
     kind = SchemaMismatchError if fields.pop("mismatch") else StreamError
     what = str(fields.pop("what"))
     return Rejected(kind(what, **{name: fields[name] for name in ("where", "value", "expected", "hint")}))
