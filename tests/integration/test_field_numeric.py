@@ -247,17 +247,21 @@ def test_case_11_value_targets_at_both_ends_of_lambda(recorded: Any, variant: st
 
 
 def test_case_29_a_minibatch_of_one_and_advantages_that_are_all_equal(trial_run: Any) -> None:
-    """5 samples in minibatches of at most 2; then rewards and values whose advantages do not vary."""
+    """5 samples in minibatches of at most 2; then one observation and one reward, so that advantages do not vary."""
     options = ("stop.updates=3", "--screen", "off")
-    ppo = "{type: ppo, rows: 5, minibatch_rows: 2"
     trials = [
-        trial_run.start(FIELD, f"policies.main.algorithm={ppo}}}", *options, "--placement", "processes"),
         trial_run.start(
             FIELD,
-            "policies.main.algorithm={type: ./recording.py:Recording, rows: 5, gamma: 0, train: true}",
+            "policies.main.algorithm={type: ppo, rows: 5, minibatch_rows: 2}",
             *options,
-            "--placement",
-            "fused",
+            *("--placement", "processes"),
+        ),
+        trial_run.start(
+            FIELD,
+            "environment.kwargs={length: 1}",
+            "policies.main.algorithm={type: ppo, rows: 5, gamma: 0}",
+            *options,
+            *("--placement", "fused"),
         ),
     ]
     one_sample, equal = (trial.finish(120).check() for trial in trials)

@@ -31,7 +31,6 @@ class RecordingConfig(PPOConfig):
     directory: str = Field(default="", description="Where update-NNNNN.npz go; empty = nothing is recorded.")
     values: tuple[float, ...] = Field(default=(0.0,), description="Value of observation 0, 1, ...; the last for more.")
     targets: tuple[tuple[float, float], ...] = Field(default=(), description="(gamma, lambda) of recorded advantages.")
-    train: bool = Field(default=False, description="Train as PPO does after recording.")
     stamp: bool = Field(default=False, description="Set every value to the number of the version after each update.")
     update_seconds: float = Field(default=0.0, description="How long an update takes at least.")
     hold_file: str = Field(default="", description="Every update waits until this file is there.")

@@ -31,7 +31,7 @@ class TablePolicy(torch.nn.Module):
 
 
 class RecordingPPO(PPOAlgorithm):
-    """Writes every batch, with the advantages that PPO computes of it, to a file; then waits or trains as told."""
+    """Writes every batch, with the advantages that PPO computes of it, to a file; trains on none."""
 
     def update(self, batch: Batch) -> dict[str, float]:
         """Record, and what else the options say."""
@@ -43,11 +43,10 @@ class RecordingPPO(PPOAlgorithm):
             time.sleep(config.update_seconds)
         while config.hold_file and not Path(config.hold_file).exists():
             threading.Event().wait(0.05)
-        metrics = super().update(batch) if config.train else {}
         if config.stamp:
             with torch.no_grad():
                 self.trainer.policy.table.fill_(version + 1)
-        return metrics
+        return {}
 
     def _record(self, directory: Path, version: int, batch: Batch) -> None:
         arrays = dict(batch.fields)
