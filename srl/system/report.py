@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -28,14 +29,14 @@ class TimeShares:
     __slots__ = ("_current", "_seconds", "_since")
 
     def __init__(self) -> None:
-        self._seconds: dict[Activity, float] = {}
+        self._seconds: defaultdict[Activity, float] = defaultdict(float)
         self._current = Activity.IDLE
         self._since = time.perf_counter()
 
     def switch(self, activity: Activity) -> None:
         """The time since the last switch was spent on the activity named there; ``activity`` begins."""
         now = time.perf_counter()
-        self._seconds[self._current] = self._seconds.get(self._current, 0.0) + now - self._since
+        self._seconds[self._current] += now - self._since
         self._current = activity
         self._since = now
 

@@ -10,6 +10,7 @@ from srl.environments.gymnasium_adapter import GymnasiumFactory
 from srl.system.streams.in_process import InProcessTransport
 from srl.system.streams.interface import Announced, Credit, InferenceClient, Producer, Returned
 from srl.system.worker import WorkerId
+from srl.system.workers import actor
 from srl.system.workers.actor import ActorWorker
 from srl.system.workers.finite import FiniteGuard
 from srl.system.workers.ring_group import RingGroup, RingGroupIdentity
@@ -144,7 +145,8 @@ def test_ring_groups_take_turns(bench):
     assert one.inference.asked[:4] == [(0, 0), (1, 0), (0, 1), (1, 1)]
 
 
-def test_a_cut_sends_the_rows_there_are_and_the_next_block_goes_on(bench):
+def test_a_cut_sends_the_rows_there_are_and_the_next_block_goes_on(bench, monkeypatch):
+    monkeypatch.setattr(actor, "LOOK_SECONDS", 0.0)
     one = bench()
     one.grant(0)
     one.grant(1)

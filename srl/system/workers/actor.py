@@ -19,6 +19,9 @@ from srl.system.workers.ring_group import RingGroup
 POLL_SECONDS = 0.02
 """How long one poll may go on stepping: the shell looks at commands in between."""
 
+LOOK_SECONDS = 0.001
+"""Between two looks for credits and cuts while stepping: a look costs a system call, and a cut can wait that long."""
+
 
 COUNTERS = ("env_steps", "frames", "blocks_produced", "rows_produced", "blocks_cut", "blocks_early", "requests")
 
@@ -62,7 +65,7 @@ class ActorWorker(Worker):
         self._episodes: list[Episode] = []
         self._messages: list[str] = []
         self._counters = dict.fromkeys(COUNTERS, 0)
-        self._deadline = 0.0
+        self._asked_at: float | None = None
 
     def start(self) -> None:
         """Reset every environment."""
@@ -78,19 +81,30 @@ class ActorWorker(Worker):
         return worked
 
     def _work(self) -> bool:
-        end = time.perf_counter() + POLL_SECONDS
+        now = time.perf_counter()
+        end = now + POLL_SECONDS
+        next_look = now
         worked = False
         while True:
-            self._producer.poll()
+            looks = now >= next_look
+            if looks:
+                self._producer.poll()
+                next_look = now + LOOK_SECONDS
             busy = self._ask()
-            replies = self._replies()
-            worked = worked or busy or bool(replies)
+            replies = self._inference.poll()
             completed = False
             for index, version in replies:
                 completed = self._step(self._groups[index], version) or completed
-            if not (busy or replies):
+            if busy or replies:
+                worked = True
+                self._asked_at = None
+            elif looks:
+                self._check_silence()
                 return worked
-            if completed or time.perf_counter() > end:
+            else:
+                next_look = now  # before saying that there is nothing to do: look for credits
+            now = time.perf_counter()
+            if completed or now > end:
                 return True
 
     def wait_descriptors(self) -> Iterable[int]:
@@ -162,7 +176,6 @@ class ActorWorker(Worker):
             group.waiting = True
             self._counters["requests"] += 1
             self._inference.request(credit, group.row, views.act_input, views.act_output)
-            self._deadline = time.monotonic() + self._inference_seconds
             asked = True
         return asked
 
@@ -177,11 +190,20 @@ class ActorWorker(Worker):
         group.begin(credit, self._producer.block(credit))
         return credit
 
-    def _replies(self) -> Sequence[tuple[int, int]]:
-        replies = self._inference.poll()
-        if not replies and any(group.waiting for group in self._groups) and time.monotonic() > self._deadline:
-            self._complain()
-        return replies
+    def _check_silence(self) -> None:
+        """Nothing came: a policy worker that is asked must not stay silent for longer than the bound."""
+        waiting = [str(group.identity) for group in self._groups if group.waiting]
+        now = time.monotonic()
+        if not waiting or self._asked_at is None:
+            self._asked_at = now if waiting else None
+        elif now > self._asked_at + self._inference_seconds:
+            raise WaitTimeout(
+                f"no reply of a policy worker for {', '.join(waiting)}",
+                where=self._worker.name,
+                value=f"{self._inference_seconds} s",
+                expected="a reply in time",
+                hint="Look at the policy workers' logs; limits.inference_seconds is the bound.",
+            )
 
     def _step(self, group: RingGroup, version: int) -> bool:
         """One step of one ring group; True if that completed its block."""
@@ -191,17 +213,22 @@ class ActorWorker(Worker):
         if self._draining:
             self._abandon(group, "shutdown")
             return True
-        fault = self._guard.take_fault()
-        if fault is not None:
-            self._messages.append(f"{fault}: the block is skipped")
-            self._abandon(group, "non_finite")
-            return True
-        cut = bool(self._producer.cuts()) and group.credit is not None and group.credit.grant in self._producer.cuts()
+        if self._guard.fault is not None:
+            return self._skip(group)
+        cuts = self._producer.cuts()
+        cut = bool(cuts) and group.credit is not None and group.credit.grant in cuts
         if not (group.full() or cut):
             return False
         if group.row < group.rows:
             self._counters["blocks_cut" if cut else "blocks_early"] += 1
         self._send(group)
+        return True
+
+    def _skip(self, group: RingGroup) -> bool:
+        """The block holds a value that is not finite, and the experiment says to go on without it."""
+        fault = self._guard.take_fault()
+        self._messages.append(f"{fault}: the block is skipped")
+        self._abandon(group, "non_finite")
         return True
 
     def _send(self, group: RingGroup) -> None:
@@ -227,13 +254,3 @@ class ActorWorker(Worker):
     def _wait_for_what(self) -> None:
         waiting = any(group.waiting for group in self._groups)
         self._time.switch(Activity.WAITING_FOR_INFERENCE if waiting else Activity.WAITING_FOR_CREDIT)
-
-    def _complain(self) -> None:
-        names = [str(group.identity) for group in self._groups if group.waiting]
-        raise WaitTimeout(
-            f"no reply of a policy worker for {', '.join(names)}",
-            where=self._worker.name,
-            value=f"{self._inference_seconds} s",
-            expected="a reply in time",
-            hint="Look at the policy workers' logs; limits.inference_seconds is the bound.",
-        )
