@@ -34,7 +34,7 @@ def read_records(trial: Path) -> list[dict[str, Any]]:
 
 def draw(trials: list[Path], target: Path, title: str) -> None:
     """The curve of all trials in one picture."""
-    figure, axes = plt.subplots(figsize=(9, 5), layout="constrained")
+    figure, axes = plt.subplots(figsize=(11, 5), layout="constrained")
     for number, trial in enumerate(trials):
         records = read_records(trial)
         seed = f"run {number + 1}, seed {json.loads((trial / 'summary.json').read_text())['seed']}"
@@ -47,7 +47,7 @@ def draw(trials: list[Path], target: Path, title: str) -> None:
     axes.set_ylabel("return")
     axes.set_title(title)
     axes.grid(alpha=0.3)
-    axes.legend()
+    figure.legend(loc="outside right upper", fontsize="small")
     figure.savefig(target, dpi=110)
 
 
