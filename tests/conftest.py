@@ -343,3 +343,25 @@ def no_leaks() -> Iterator[None]:
     # Closing is asynchronous in places (the I/O thread of ZeroMQ): what goes away by itself soon is no leak.
     _wait_until(lambda: not leaked(), timeout_seconds=3)
     assert not leaked(), f"left behind: {leaked()}"
+
+
+@pytest.fixture
+def policy_spec_for() -> Callable[..., Any]:
+    """Makes the policy spec of a test's own acting policy: ``policy_spec_for(environment_spec, acting="...")``."""
+    from srl.api.block import FieldSpec  # here: numpy must not be loaded before the thread counts are set
+    from srl.api.policy import NoiseSpec, PolicySpec
+
+    def make(environment: Any, acting: str = "") -> PolicySpec:
+        return PolicySpec(
+            name="main",
+            module="",
+            acting=acting,
+            backend="numpy",
+            observation=environment.observation,
+            action=environment.action,
+            action_array=environment.action.array,
+            extras=(FieldSpec("value", (), "float32"),),
+            noise=NoiseSpec("uniform", (1,)),
+        )
+
+    return make

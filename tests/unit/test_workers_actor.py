@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from srl.api.block import FieldSpec, trajectory_schema
+from srl.api.block import trajectory_schema
 from srl.api.errors import WaitTimeout
-from srl.api.policy import NoiseSpec, PolicySpec
 from srl.environments.gymnasium_adapter import GymnasiumFactory
 from srl.system.streams.in_process import InProcessTransport
 from srl.system.streams.interface import Announced, Credit, InferenceClient, Producer, Returned
@@ -48,20 +47,10 @@ class Inference(InferenceClient):
 
 
 class Bench:
-    def __init__(self, options: dict, ring_groups: int = 1, mode: str = "stop") -> None:
+    def __init__(self, policy_spec_for, options: dict, ring_groups: int = 1, mode: str = "stop") -> None:
         factory = GymnasiumFactory(options)
         environment = factory.probe()
-        spec = PolicySpec(
-            name="main",
-            module="",
-            acting="",
-            backend="numpy",
-            observation=environment.observation,
-            action=environment.action,
-            action_array=environment.action.array,
-            extras=(FieldSpec("value", (), "float32"),),
-            noise=NoiseSpec("uniform", (1,)),
-        )
+        spec = policy_spec_for(environment)
         schema = trajectory_schema(
             rows=ROWS,
             columns=1,
@@ -108,11 +97,11 @@ COUNT = {"entry": "srl.environments.toy:Count", "kwargs": {"length": 100}}
 
 
 @pytest.fixture
-def bench():
+def bench(policy_spec_for):
     made = []
 
     def make(options=COUNT, **rest) -> Bench:
-        made.append(Bench(options, **rest))
+        made.append(Bench(policy_spec_for, options, **rest))
         return made[-1]
 
     yield make

@@ -6,42 +6,35 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from srl.api.block import FieldSpec, trajectory_schema
+from srl.api.block import trajectory_schema
 from srl.api.errors import NonFiniteError
-from srl.api.policy import NoiseSpec, PolicySpec
 from srl.environments.gymnasium_adapter import GymnasiumFactory
 from srl.system.streams.interface import Credit, Producer
 from srl.system.workers.finite import FiniteGuard
 from srl.system.workers.ring_group import RingGroup, RingGroupIdentity
 
 
-def make_ring_group(options: dict, columns: int, rows: int, mode: str = "stop", final_rows: int | None = None):
-    factory = GymnasiumFactory(options)
-    environment_spec = factory.probe()
-    policy = PolicySpec(
-        name="main",
-        module="",
-        acting="",
-        backend="numpy",
-        observation=environment_spec.observation,
-        action=environment_spec.action,
-        action_array=environment_spec.action.array,
-        extras=(FieldSpec("value", (), "float32"),),
-        noise=NoiseSpec("uniform", (1,)),
-    )
-    schema = trajectory_schema(
-        rows=rows,
-        columns=columns,
-        observation=policy.observation.array,
-        action=policy.action_array,
-        extras=policy.extras,
-        final_rows=final_rows,
-    )
-    guard = FiniteGuard(mode)
-    environment = factory.make(columns, list(range(columns)))
-    group = RingGroup(RingGroupIdentity(Producer(0, 0, 1), 0, 7), environment, schema, policy, guard)
-    group.reset()
-    return group, schema, guard
+@pytest.fixture
+def make_ring_group(policy_spec_for):
+    def make(options: dict, columns: int, rows: int, mode: str = "stop", final_rows: int | None = None):
+        factory = GymnasiumFactory(options)
+        environment_spec = factory.probe()
+        policy = policy_spec_for(environment_spec)
+        schema = trajectory_schema(
+            rows=rows,
+            columns=columns,
+            observation=policy.observation.array,
+            action=policy.action_array,
+            extras=policy.extras,
+            final_rows=final_rows,
+        )
+        guard = FiniteGuard(mode)
+        environment = factory.make(columns, list(range(columns)))
+        group = RingGroup(RingGroupIdentity(Producer(0, 0, 1), 0, 7), environment, schema, policy, guard)
+        group.reset()
+        return group, schema, guard
+
+    return make
 
 
 def fill(group: RingGroup, schema, grant: int, version: int | Callable[[int], int] = 0, rows: int | None = None):
@@ -70,7 +63,7 @@ def transitions(blocks) -> list[list[tuple[float, float]]]:
 
 
 @pytest.mark.parametrize("mode", ["next_step", "same_step", "disabled"])
-def test_per_episode_data_are_the_same_in_every_autoreset_mode(mode):
+def test_per_episode_data_are_the_same_in_every_autoreset_mode(make_ring_group, mode):
     """Field case 1: COUNT(3), whatever the mode: 0>1, 1>2, 2>3, and no transition starts at observation 3."""
     options = {"entry": "srl.environments.toy:CountVector", "kwargs": {"lengths": [3, 5], "autoreset_mode": mode}}
     group, schema, _ = make_ring_group(options, columns=2, rows=6)
@@ -91,7 +84,7 @@ def test_per_episode_data_are_the_same_in_every_autoreset_mode(mode):
     group.close()
 
 
-def test_row_t_is_row_zero_of_the_next_block():
+def test_row_t_is_row_zero_of_the_next_block(make_ring_group):
     options = {"entry": "srl.environments.toy:Count", "kwargs": {"length": 5}}
     group, schema, _ = make_ring_group(options, columns=2, rows=4)
     _, first, _ = fill(group, schema, 0)
@@ -102,7 +95,7 @@ def test_row_t_is_row_zero_of_the_next_block():
     group.close()
 
 
-def test_a_cut_block_is_padded_and_the_next_goes_on():
+def test_a_cut_block_is_padded_and_the_next_goes_on(make_ring_group):
     options = {"entry": "srl.environments.toy:Count", "kwargs": {"length": 100}}
     group, schema, _ = make_ring_group(options, columns=1, rows=8)
     header, block, _ = fill(group, schema, 0, rows=3)
@@ -116,7 +109,7 @@ def test_a_cut_block_is_padded_and_the_next_goes_on():
     group.close()
 
 
-def test_a_full_side_table_ends_the_block_early():
+def test_a_full_side_table_ends_the_block_early(make_ring_group):
     options = {"entry": "srl.environments.toy:Count", "kwargs": {"length": 1}}
     group, schema, _ = make_ring_group(options, columns=2, rows=8, final_rows=4)
     header, block, episodes = fill(group, schema, 0)
@@ -126,7 +119,7 @@ def test_a_full_side_table_ends_the_block_early():
     group.close()
 
 
-def test_each_row_carries_the_version_that_chose_its_action():
+def test_each_row_carries_the_version_that_chose_its_action(make_ring_group):
     options = {"entry": "srl.environments.toy:Count", "kwargs": {"length": 100}}
     group, schema, _ = make_ring_group(options, columns=2, rows=4)
     header, block, _ = fill(group, schema, 0, version=lambda row: 10 + row // 2)
@@ -136,7 +129,7 @@ def test_each_row_carries_the_version_that_chose_its_action():
     group.close()
 
 
-def test_episodes_are_counted_over_blocks():
+def test_episodes_are_counted_over_blocks(make_ring_group):
     options = {"entry": "srl.environments.toy:Count", "kwargs": {"length": 6}}
     group, schema, _ = make_ring_group(options, columns=1, rows=4)
     episodes = [episode for grant in range(3) for episode in fill(group, schema, grant)[2]]
@@ -145,7 +138,7 @@ def test_episodes_are_counted_over_blocks():
 
 
 @pytest.mark.parametrize("kind", ["nan_reward", "nan_observation", "inf_observation"])
-def test_a_value_that_is_not_finite_is_named(kind):
+def test_a_value_that_is_not_finite_is_named(make_ring_group, kind):
     """Field case 63: environment, step and field are in the message."""
     options = {"entry": "srl.environments.toy:Faulty", "kwargs": {"kind": kind, "step": 3}}
     group, schema, _ = make_ring_group(options, columns=2, rows=8)
@@ -159,7 +152,7 @@ def test_a_value_that_is_not_finite_is_named(kind):
     group.close()
 
 
-def test_replace_puts_zero_and_goes_on():
+def test_replace_puts_zero_and_goes_on(make_ring_group):
     options = {"entry": "srl.environments.toy:Faulty", "kwargs": {"kind": "nan_reward", "step": 3}}
     group, schema, guard = make_ring_group(options, columns=1, rows=8, mode="replace")
     _, block, _ = fill(group, schema, 0)
@@ -169,7 +162,7 @@ def test_replace_puts_zero_and_goes_on():
     group.close()
 
 
-def test_skip_marks_the_block():
+def test_skip_marks_the_block(make_ring_group):
     options = {"entry": "srl.environments.toy:Faulty", "kwargs": {"kind": "nan_observation", "step": 3}}
     group, schema, guard = make_ring_group(options, columns=1, rows=8, mode="skip")
     fill(group, schema, 0)
