@@ -89,6 +89,8 @@ def run_in_this_thread(graph: ResolvedGraph, run: TrialRun) -> Outcome:
 
     def started() -> None:
         run.started()
+        for worker in graph.workers:
+            run.monitor.worker_state(worker.name, "running")
         run.note("trial is running")
 
     fused = FusedRun(assignments, on_report=run.take, stop=stop, on_started=started)

@@ -18,7 +18,7 @@ from srl.api.experiment import Experiment
 from srl.distributed.controller import run_trial
 from srl.distributed.signals import handled_signals
 from srl.distributed.trial_events import AbortRequested, StopRequested
-from srl.distributed.trial_run import TrialResult
+from srl.distributed.trial_run import TrialResult, TrialRun
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -90,6 +90,19 @@ def test_a_trial_in_one_thread(tmp_path: Path) -> None:
     result = run_trial(experiment(placement="fused"), trial_dir=tmp_path / "trial", screen="off")
     check_whole(result)
     assert (result.summary["placement"], result.summary["transport"]) == ("fused", "in_process")
+
+
+def test_the_screen_of_a_fused_trial_shows_running_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    states: list[set[str]] = []
+    tick = TrialRun.tick
+
+    def noting(run: TrialRun) -> bool:
+        states.append({row.state for row in run.monitor.snapshot().workers})
+        return tick(run)
+
+    monkeypatch.setattr(TrialRun, "tick", noting)
+    run_trial(experiment(placement="fused", stop={"updates": 1}), trial_dir=tmp_path / "trial", screen="off")
+    assert {"running"} in states
 
 
 def test_a_trial_elsewhere_than_in_the_main_thread(tmp_path: Path) -> None:
