@@ -44,6 +44,8 @@ class Screen(ABC):
         clock: Seconds, monotonic.
     """
 
+    is_live = False
+
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self.stream = stream
         self._clock = clock
@@ -86,6 +88,8 @@ class Screen(ABC):
 
 class LiveScreen(Screen):
     """A screen that is drawn over and over, twice a second, without a thread."""
+
+    is_live = True
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(stream, clock)

@@ -12,6 +12,7 @@ from types import FrameType
 
 from srl.distributed.trial_events import AbortRequested, StopRequested
 
+ANNOUNCEMENT = "srl-run: stopping, the last checkpoint is being written (again = at once, without it)"
 REASONS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 
@@ -22,12 +23,14 @@ class Signals:
     Attributes:
         received: In order.
         descriptor: Readable after a signal; -1 where none are handled (not in the main thread).
+        announces: Whether the handler itself says that it heard; a live screen says it in its own place.
         raises_at: Number of signals from which on the handler raises ``KeyboardInterrupt`` right where the program is.
             1 = the usual behaviour, while nothing has been started yet; 2 = for trials that run in this very thread.
     """
 
     received: list[signal.Signals] = field(default_factory=list)
     descriptor: int = -1
+    announces: bool = True
     raises_at: int | None = 1
 
     @property
@@ -51,9 +54,9 @@ class Signals:
     def handle(self, number: int, frame: FrameType | None) -> None:
         """The handler."""
         self.received.append(signal.Signals(number))
-        if self.raises_at != 1 and len(self.received) == 1:
+        if self.announces and self.raises_at != 1 and len(self.received) == 1:
             # Not through logging or print: the signal may have come in the middle of one of their lines.
-            os.write(2, b"srl-run: stopping, the last checkpoint is being written (again = at once, without it)\n")
+            os.write(2, f"{ANNOUNCEMENT}\n".encode())
         if self.raises_at is not None and len(self.received) >= self.raises_at:
             raise KeyboardInterrupt
 

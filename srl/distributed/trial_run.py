@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from srl.distributed.exits import log_tail
 from srl.distributed.graph import ResolvedGraph
-from srl.distributed.signals import Signals
+from srl.distributed.signals import ANNOUNCEMENT, Signals
 from srl.distributed.trial_events import AbortRequested, StopRequested
 from srl.system.checkpoint import newest_complete
 from srl.system.metrics.log_limit import LogFloodFilter
@@ -38,6 +38,9 @@ TICK_SECONDS = 0.25
 
 class Screen(Protocol):
     """What a person looks at (:mod:`srl.screen`)."""
+
+    is_live: bool
+    """Whether it is drawn over and over: then nothing may be written to the terminal past it."""
 
     def due(self) -> bool:
         """Whether it is time to show something."""
@@ -117,6 +120,7 @@ class TrialRun:
             graph.experiment, graph.workers, frames_per_step=graph.environment.frames_per_step, flow=graph.flow
         )
         self._screen = screen
+        signals.announces = not screen.is_live
         self._sinks = SinkGroup.open(trial)
         self._began = began
         self._start_up_seconds: float | None = None
@@ -147,6 +151,9 @@ class TrialRun:
     def stop_request(self) -> StopRequested | AbortRequested | None:
         """What signals and stop conditions ask for, ``None`` = to go on."""
         request = self.signals.request()
+        if request is not None and not self.signals.announces:
+            self.signals.announces = True
+            print(ANNOUNCEMENT, file=sys.stderr)  # a live screen has replaced the stream: it appears above it
         if request is None and (reason := self.monitor.stop_reason()) is not None:
             request = StopRequested(reason, exit_code=0, is_orderly=True)
         if request is not None:
