@@ -117,11 +117,10 @@ class TrainerContext(Protocol):
 class Algorithm(ABC):
     """Base class of algorithms.
 
-    Attributes:
-        Config: The pydantic model (frozen, unknown keys forbidden) of the options under ``algorithm``.
+    Args:
+        config: The options under ``algorithm``, as the plugin's ``config`` model.
+        trainer: What the trainer worker offers.
     """
-
-    Config: ClassVar[type[BaseModel]]
 
     def __init__(self, config: Any, trainer: TrainerContext) -> None:
         self.config = config

@@ -44,7 +44,6 @@ class PPOAlgorithm(Algorithm):
         optimizer: Adam over the policy's parameters.
     """
 
-    Config = PPOConfig
     config: PPOConfig
 
     def __init__(self, config: PPOConfig, trainer: TrainerContext) -> None:
