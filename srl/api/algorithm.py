@@ -24,6 +24,7 @@ from pydantic import BaseModel
 
 from srl.api.block import BlockHeader
 from srl.api.environment import EnvironmentSpec
+from srl.api.errors import NonFiniteError
 from srl.api.policy import PolicySpec
 
 if TYPE_CHECKING:
@@ -56,7 +57,8 @@ class Batch:
     Blocks cut short are padded to T with ``valid`` = False rows, so every array has the same T.
 
     Attributes:
-        fields: Name to array: ``observation[T+1, C, ...]``, everything else per row ``[T, C, ...]``;
+        fields: Name to array: ``observation[T+1, C, ...]`` (and ``action_mask``, where there is one), everything else
+            per row ``[T, C, ...]``; ``state[T / state_rows, C, S]`` for recurrent policies;
             ``final_observation[F, ...]`` of all blocks one after the other, with ``final_row`` renumbered to match;
             ``version[T, C]`` int64, the policy version that chose each row's action (from the blocks' tables).
             The row after the last row of a short block (its bootstrap observation) is in row T as always.
@@ -85,7 +87,12 @@ class TrainerContext(Protocol):
     progress: float
     """Share of the budget used, 0 to 1: env steps of ``stop.env_steps``, else updates of ``stop.updates``, else 0."""
     generator: np.random.Generator
-    """Randomness of the trainer (minibatch order), seeded from the experiment."""
+    """Randomness of the trainer (minibatch order), seeded from the experiment; the same on every rank."""
+    rank: int
+    """Number of this trainer worker, 0 to ``ranks - 1``."""
+    ranks: int
+    """Trainer workers that train this policy together, each on its own blocks; they make the same calls in the same
+    order."""
 
     def optimizer(self, *, learning_rate: float, epsilon: float, max_gradient_norm: float | None) -> Any:
         """Adam over all parameters of ``policy``, kept flat in one buffer; has ``learning_rate`` to set."""
@@ -112,6 +119,31 @@ class TrainerContext(Protocol):
 
     def reduce(self, value: float, op: Literal["sum", "max", "min"] = "sum") -> float:
         """A number combined over all trainer ranks."""
+
+    def reduce_array(
+        self, values: NDArray[np.float64], op: Literal["sum", "max", "min"] = "sum"
+    ) -> NDArray[np.float64]:
+        """Numbers combined over all trainer ranks, each for itself: one message for all of them.
+
+        Args:
+            values: ``float64[...]``, of the same shape on every rank; not changed.
+            op: How.
+
+        Returns:
+            ``float64[...]``, equal bits on every rank.
+        """
+
+    def gather(self, values: NDArray[Any]) -> list[NDArray[Any]]:
+        """The arrays of all ranks in order of rank; shape and dtype must be the same on every rank."""
+
+    def agree(self, problem: NonFiniteError | None) -> None:
+        """Raise on every rank if any rank has found something that is not finite; else do nothing.
+
+        A rank that raised alone would leave the others waiting for it in their next reduction.
+
+        Raises:
+            NonFiniteError: ``problem``, or on ranks without one an error that names the rank that has.
+        """
 
 
 class Algorithm(ABC):

@@ -1,8 +1,9 @@
 """The block: one contiguous buffer of trajectory rows, the unit in which data moves.
 
 Axes: ``T`` rows (time), ``B`` columns (environments of one ring group x agent slots), ``F`` rows of the side table of
-final observations, ``K`` rows of the table of policy versions. ``observation`` is ``[T+1, B, ...]``; everything else
-per row is ``[T, B, ...]``; row ``T`` equals row 0 of the column's next block.
+final observations, ``K`` rows of the table of policy versions, ``S`` states, one every C rows. ``observation`` and
+``action_mask`` are ``[T+1, B, ...]``; everything else per row is ``[T, B, ...]``; row ``T`` equals row 0 of the
+column's next block.
 
 The successor of a valid row is the observation of the next valid row of its column (row ``T`` if there is none);
 where ``terminated`` or ``truncated`` is set it is ``final_observation[final_row[t, b]]``.
@@ -14,7 +15,7 @@ import hashlib
 import json
 import struct
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +23,14 @@ from numpy.typing import NDArray
 from srl.api.errors import SchemaMismatchError
 from srl.api.spaces import ArraySpec
 
+if TYPE_CHECKING:
+    from srl.api.policy import PolicySpec
+
 ALIGNMENT_BYTES = 64
 SCHEMA_VERSION = 1
 POLICY_TABLE_ROWS = 256
 
-Axes = Literal["T+1,B", "T,B", "F", "K"]
+Axes = Literal["T+1,B", "T,B", "S,B", "F", "K"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,8 @@ class FieldSpec:
         name: Field name, unique in the schema.
         shape: Shape behind the axes.
         dtype: numpy dtype name.
-        axes: Leading axes: ``"T+1,B"``, ``"T,B"``, ``"F"`` (side table) or ``"K"`` (version table).
+        axes: Leading axes: ``"T+1,B"``, ``"T,B"``, ``"S,B"`` (stored states), ``"F"`` (side table) or ``"K"``
+            (version table).
     """
 
     name: str
@@ -65,12 +70,14 @@ class BlockSchema:
         columns: B.
         final_rows: F, rows of the side table of final observations.
         fields: The fields in buffer order.
+        state_rows: C, rows from one stored state to the next; 0 = none are stored.
     """
 
     rows: int
     columns: int
     final_rows: int
     fields: tuple[FieldSpec, ...]
+    state_rows: int = 0
 
     def __post_init__(self) -> None:
         """Compute the layout once."""
@@ -80,6 +87,7 @@ class BlockSchema:
             leading = {
                 "T+1,B": (self.rows + 1, self.columns),
                 "T,B": (self.rows, self.columns),
+                "S,B": (self.rows // max(self.state_rows, 1), self.columns),
                 "F": (self.final_rows,),
                 "K": (POLICY_TABLE_ROWS,),
             }[field.axes]
@@ -106,13 +114,14 @@ class BlockSchema:
             "columns": self.columns,
             "final_rows": self.final_rows,
             "fields": [asdict(field) for field in self.fields],
+            "state_rows": self.state_rows,
         }
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> BlockSchema:
         """The inverse of :meth:`to_dict`."""
         fields = tuple(FieldSpec(**{**field, "shape": tuple(field["shape"])}) for field in data["fields"])
-        return cls(data["rows"], data["columns"], data["final_rows"], fields)
+        return cls(data["rows"], data["columns"], data["final_rows"], fields, data["state_rows"])
 
     def check_equal(self, other: BlockSchema, where: str) -> None:
         """Raise if the other end's schema differs.
@@ -120,7 +129,7 @@ class BlockSchema:
         Raises:
             SchemaMismatchError: Naming the first field or axis that differs.
         """
-        for axis in ("rows", "columns", "final_rows"):
+        for axis in ("rows", "columns", "final_rows", "state_rows"):
             if getattr(self, axis) != getattr(other, axis):
                 raise SchemaMismatchError(
                     f"the two ends disagree about '{axis}'",
@@ -161,6 +170,9 @@ def trajectory_schema(
     action: ArraySpec,
     extras: tuple[FieldSpec, ...],
     final_rows: int | None = None,
+    action_mask: int = 0,
+    state_size: int = 0,
+    state_rows: int = 0,
 ) -> BlockSchema:
     """The schema of a trajectory block: the fixed fields and what the policy adds per row.
 
@@ -171,6 +183,9 @@ def trajectory_schema(
         action: One action of one column, as the policy stores it.
         extras: Per-row outputs of the policy (``log_probability``, ``value``, ...), axes ``"T,B"``.
         final_rows: F; default :func:`default_final_rows`.
+        action_mask: M, entries of the action mask; 0 = no such field.
+        state_size: S, numbers of recurrent state; 0 = no such field.
+        state_rows: C, divides ``rows``; 0 without state.
     """
     table = default_final_rows(rows, columns, observation) if final_rows is None else final_rows
     fields = (
@@ -184,10 +199,32 @@ def trajectory_schema(
         FieldSpec("final_row", (), "int32"),
         FieldSpec("policy_index", (), "uint8"),
         *extras,
+        *([FieldSpec("action_mask", (action_mask,), "bool", "T+1,B")] if action_mask else []),
+        *([FieldSpec("state", (state_size,), "float32", "S,B")] if state_size else []),
         FieldSpec("final_observation", observation.shape, observation.dtype, "F"),
         FieldSpec("policy_version", (), "int64", "K"),
     )
-    return BlockSchema(rows, columns, table, fields)
+    return BlockSchema(rows, columns, table, fields, state_rows if state_size else 0)
+
+
+def policy_schema(policy: PolicySpec, *, rows: int, columns: int) -> BlockSchema:
+    """The schema of the blocks that a policy's decisions fill.
+
+    Args:
+        policy: The policy.
+        rows: T.
+        columns: B.
+    """
+    return trajectory_schema(
+        rows=rows,
+        columns=columns,
+        observation=policy.observation.array,
+        action=policy.action_array,
+        extras=policy.extras,
+        action_mask=policy.action_mask,
+        state_size=policy.state_size,
+        state_rows=policy.state_rows,
+    )
 
 
 class Block:

@@ -36,6 +36,7 @@ class EnvironmentSpec:
         slots: Agent slots per environment; 1 for single-agent environments.
         frames_per_step: Emulator frames under one env step (4 with the usual Atari frame skip, else 1).
         agents: Agent ids, matched against the patterns of the experiment's agent groups.
+        action_mask: The environment says which actions are legal (:func:`srl.api.spaces.mask_size` entries).
     """
 
     name: str
@@ -44,10 +45,11 @@ class EnvironmentSpec:
     slots: int = 1
     frames_per_step: int = 1
     agents: tuple[str, ...] = ("agent",)
+    action_mask: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-compatible form."""
-        return asdict(self)
+        return {**asdict(self), "observation": self.observation.to_dict(), "action": self.action.to_dict()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> EnvironmentSpec:
@@ -59,6 +61,7 @@ class EnvironmentSpec:
             slots=data["slots"],
             frames_per_step=data["frames_per_step"],
             agents=tuple(data["agents"]),
+            action_mask=data["action_mask"],
         )
 
 
@@ -66,8 +69,8 @@ class EnvironmentSpec:
 class StepOutput:
     """Where a step writes; the arrays are rows of a block, or scratch for row T.
 
-    ``reward``, ``terminated`` and ``truncated`` belong to the row that was acted on; ``observation``, ``valid`` and
-    ``episode_start`` to the row that comes next.
+    ``reward``, ``terminated`` and ``truncated`` belong to the row that was acted on; ``observation``, ``action_mask``,
+    ``valid`` and ``episode_start`` to the row that comes next.
 
     Attributes:
         observation: ``[B, ...]`` next observation.
@@ -76,6 +79,8 @@ class StepOutput:
         truncated: ``bool[B]``; where both are set, terminated wins.
         valid: ``bool[B]`` False where the next row holds no transition (the reset query of next-step autoreset).
         episode_start: ``bool[B]`` True where the next observation is the first of an episode.
+        action_mask: ``bool[B, M]`` True where the action is legal at the next observation; ``None`` if the
+            environment says nothing about it.
     """
 
     observation: NDArray[Any]
@@ -84,6 +89,7 @@ class StepOutput:
     truncated: NDArray[np.bool_]
     valid: NDArray[np.bool_]
     episode_start: NDArray[np.bool_]
+    action_mask: NDArray[np.bool_] | None = None
 
 
 @dataclass(slots=True)
@@ -112,7 +118,7 @@ class VectorEnvironment(ABC):
 
     @abstractmethod
     def reset(self, out: StepOutput) -> None:
-        """Start every environment; writes ``observation``, ``valid`` (all True) and ``episode_start`` (all True)."""
+        """Start every environment; writes ``observation``, ``action_mask``, ``valid`` and ``episode_start`` (all True)."""
 
     @abstractmethod
     def step(self, action: NDArray[Any], out: StepOutput) -> Ended | None:

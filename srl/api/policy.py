@@ -51,6 +51,10 @@ class PolicySpec:
         action_transform: From stored action to the environment's action.
         network: The experiment's network options, resolved (every default filled in).
         acting_dtype: ``"float32"`` or ``"bfloat16"``: precision of forward passes when acting.
+        action_mask: Entries of the action mask (:func:`srl.api.spaces.mask_size`); 0 = the environment gives none.
+        state_size: S, float32 numbers of recurrent state per column; 0 = the policy has none.
+        state_rows: C, a block stores the state that was used at every C-th row; divides T. 0 without state.
+        options: What else the algorithm's module and acting policy need to know, resolved; JSON-compatible.
     """
 
     name: str
@@ -65,10 +69,14 @@ class PolicySpec:
     action_transform: ActionTransform = "none"
     network: Mapping[str, Any] = field(default_factory=dict)
     acting_dtype: str = "float32"
+    action_mask: int = 0
+    state_size: int = 0
+    state_rows: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-compatible form."""
-        return asdict(self)
+        return {**asdict(self), "observation": self.observation.to_dict(), "action": self.action.to_dict()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PolicySpec:
@@ -93,14 +101,18 @@ class ActInput:
     Attributes:
         observation: ``[B, ...]`` in the observation space's dtype.
         noise: ``float32[B, *noise.shape]``.
-        episode_start: ``bool[B]``.
-        valid: ``bool[B]``; results of rows without a transition are not used.
+        episode_start: ``bool[B]``; where set, the policy puts its own initial state in the place of ``state``.
+        valid: ``bool[B]``; results of rows without a transition are not used, and they do not advance the state.
+        action_mask: ``bool[B, M]``, True where the action is legal; ``None`` if the policy has no mask.
+        state: ``float32[B, S]`` recurrent state before the row; ``None`` if the policy has none.
     """
 
     observation: NDArray[Any]
     noise: NDArray[np.float32]
     episode_start: NDArray[np.bool_]
     valid: NDArray[np.bool_]
+    action_mask: NDArray[np.bool_] | None = None
+    state: NDArray[np.float32] | None = None
 
 
 @dataclass(slots=True)
@@ -110,10 +122,15 @@ class ActOutput:
     Attributes:
         action: ``[B, ...]`` as in ``PolicySpec.action_array``.
         extras: Name to ``[B, ...]`` for every field in ``PolicySpec.extras``.
+        state: ``float32[B, S]`` recurrent state after the row (the one used where the row is not valid); ``None``
+            if the policy has none.
+        used_state: ``float32[B, S]`` the state that was used: that of the input, or the initial one at episode starts.
     """
 
     action: NDArray[Any]
     extras: Mapping[str, NDArray[Any]]
+    state: NDArray[np.float32] | None = None
+    used_state: NDArray[np.float32] | None = None
 
 
 class ActingPolicy(ABC):

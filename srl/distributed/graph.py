@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from srl.api.algorithm import AlgorithmPlugin, DataRequirements
-from srl.api.block import BlockSchema, trajectory_schema
+from srl.api.block import BlockSchema, policy_schema
 from srl.api.environment import EnvironmentSpec
 from srl.api.errors import ExperimentError
 from srl.api.experiment import Experiment, SampleStream
@@ -203,13 +203,7 @@ class _Stream:
     def schema(self, policy: PolicySpec) -> BlockSchema:
         """The block: T rows, one column per environment of a ring group and agent slot."""
         per_group = self.feed.actors.environments // self.feed.actors.ring_groups
-        return trajectory_schema(
-            rows=self.requirements.rows,
-            columns=per_group * self.environment.slots,
-            observation=policy.observation.array,
-            action=policy.action_array,
-            extras=policy.extras,
-        )
+        return policy_schema(policy, rows=self.requirements.rows, columns=per_group * self.environment.slots)
 
     def flow(self, placement: Placement) -> dict[str, Any]:
         """Flow-control parameters, as in :class:`srl.system.worker.Assignment`.

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from srl.api.algorithm import AlgorithmPlugin
-from srl.api.block import BlockSchema, trajectory_schema
+from srl.api.block import BlockSchema, policy_schema
 from srl.api.environment import EnvironmentSpec
 from srl.api.errors import ExperimentError, SRLError
 from srl.api.experiment import ActorGroup, Experiment
@@ -75,9 +75,7 @@ def _spec_problems(spec: PolicySpec, environment: EnvironmentSpec) -> Iterator[S
 
 
 def _schema_of_one(spec: PolicySpec) -> BlockSchema:
-    return trajectory_schema(
-        rows=1, columns=1, observation=spec.observation.array, action=spec.action_array, extras=spec.extras
-    )
+    return policy_schema(spec, rows=max(spec.state_rows, 1), columns=1)
 
 
 def agent_problems(experiment: Experiment, environment: EnvironmentSpec) -> Iterator[SRLError]:
