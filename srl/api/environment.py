@@ -118,7 +118,10 @@ class VectorEnvironment(ABC):
 
     @abstractmethod
     def reset(self, out: StepOutput) -> None:
-        """Start every environment; writes ``observation``, ``action_mask``, ``valid`` and ``episode_start`` (all True)."""
+        """Start every environment; writes ``observation``, ``action_mask``, ``valid`` and ``episode_start``.
+
+        The last two are True everywhere.
+        """
 
     @abstractmethod
     def step(self, action: NDArray[Any], out: StepOutput) -> Ended | None:

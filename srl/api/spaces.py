@@ -166,7 +166,7 @@ def record_dtype(spaces: list[SpaceSpec]) -> str:
 
 
 def stored_action(space: SpaceSpec) -> ArraySpec:
-    """How a policy's action is stored in a block: boxes as float32, whatever the environment takes; the rest as it is."""
+    """How a policy's action is stored in a block: boxes as float32, whatever the environment takes; the rest as is."""
     return _stored(space).array
 
 

@@ -63,6 +63,8 @@ class Training:
         self.device = torch.device(device)
         self.policy = build_module(spec, seed).to(self.device)
         self.version = 0
+        self.rank = rank
+        self.ranks = 1
         self.progress = 0.0
         self.gradient_steps = 0
         self.generator = generator(seed, f"trainer/{spec.name}", rank)
@@ -117,6 +119,21 @@ class Training:
     def reduce(self, value: float, op: Literal["sum", "max", "min"] = "sum") -> float:
         """A number combined over all ranks: with one rank, itself."""
         return float(value)
+
+    def reduce_array(
+        self, values: NDArray[np.float64], op: Literal["sum", "max", "min"] = "sum"
+    ) -> NDArray[np.float64]:
+        """Numbers combined over all ranks: with one rank, a copy."""
+        return np.array(values, np.float64)
+
+    def gather(self, values: NDArray[Any]) -> list[NDArray[Any]]:
+        """The arrays of all ranks: with one rank, this one."""
+        return [values]
+
+    def agree(self, problem: NonFiniteError | None) -> None:
+        """Raise if any rank has a problem."""
+        if problem is not None:
+            raise problem
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
