@@ -13,6 +13,7 @@ ARGS ?=
 BIN := $(VENV)/bin
 comma := ,
 CHECKED := srl tests benchmarks
+TESTED := screen$(comma)atari$(comma)box2d$(comma)mujoco$(comma)envpool$(comma)export$(comma)wandb$(comma)prometheus$(comma)docs$(comma)dev
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-input $(if $(CI),-qq) --constraint constraints.txt
 
 # One thread per process: the trials under test are many processes, and a thread pool in each of them would fight
@@ -71,7 +72,7 @@ $(VENV)/.installed: $(BIN)/python pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.installed-dev: $(BIN)/python pyproject.toml constraints.txt
-	$(call install,screen$(comma)atari$(comma)dev)
+	$(call install,$(TESTED))
 	@touch $(VENV)/.installed $@
 
 # No prerequisites: an existing environment is kept; the two stamps above tell whether it is up to date.
