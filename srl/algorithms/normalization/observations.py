@@ -1,0 +1,56 @@
+"""Normalised observations: every floating-point number minus its mean, divided by its standard deviation, bounded."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from srl.algorithms.normalization.moments import Floats, Moments
+from srl.api.spaces import SpaceSpec
+
+
+class ObservationNormalizer:
+    """Reads and writes the floating-point leaves of observations; bytes and choices are left as they are.
+
+    Args:
+        space: The observation space.
+        bound: Normalised numbers are cut to ``[-bound, bound]``.
+
+    Attributes:
+        size: F, floating-point numbers of one observation.
+    """
+
+    def __init__(self, space: SpaceSpec, bound: float) -> None:
+        self._bound = np.float32(bound)
+        self._leaves = [leaf for leaf in space.leaves() if np.dtype(leaf.space.dtype).kind == "f"]
+        self._sizes = [prod(leaf.space.shape) for leaf in self._leaves]
+        self.size = sum(self._sizes)
+        self._shift = np.zeros(self.size, np.float32)
+        self._factor = np.ones(self.size, np.float32)
+
+    def use(self, moments: Moments) -> None:
+        """Normalise with these moments from now on."""
+        self._shift = moments.mean.astype(np.float32)
+        self._factor = (1.0 / moments.deviation()).astype(np.float32)
+
+    def apply(self, observation: NDArray[Any]) -> None:
+        """Normalise ``observation[...]`` (elements of the space) in place."""
+        first = 0
+        for leaf, size in zip(self._leaves, self._sizes, strict=True):
+            part, shape = slice(first, first + size), leaf.space.shape
+            values = leaf.of(observation)
+            values -= self._shift[part].reshape(shape)
+            values *= self._factor[part].reshape(shape)
+            np.clip(values, -self._bound, self._bound, out=values)
+            first += size
+
+    def values(self, observation: NDArray[Any]) -> Floats:
+        """The numbers to take moments of: ``float64[N, F]`` of ``observation[N, ...]``; rows with NaN are left out."""
+        count = len(observation)
+        parts = [leaf.of(observation).reshape(count, -1) for leaf in self._leaves]
+        numbers = np.concatenate(parts, axis=1).astype(np.float64) if parts else np.zeros((count, 0))
+        finite = np.isfinite(numbers).all(axis=1)
+        return numbers if finite.all() else numbers[finite]
