@@ -209,9 +209,9 @@ class InferenceClient(StreamEnd):
         """Ask for decisions on row ``row`` of the block of ``credit``.
 
         At most one request per ring group is under way. ``batch`` and ``out`` stay untouched by the caller until the
-        reply; after it ``out`` is filled. All arrays but ``noise`` are views of that row of the block itself: on one
-        host the policy worker reads and writes them there. Row T has only an observation in the block: there the
-        other arrays are the caller's own.
+        reply; after it ``out`` is filled. All arrays but noise and recurrent states are views of that row of the block
+        itself: on one host the policy worker reads and writes them there. Row T has only an observation and an action
+        mask in the block: there the other arrays are the caller's own.
         """
 
     @abstractmethod

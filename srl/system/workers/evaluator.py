@@ -14,14 +14,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from srl.api.environment import EnvironmentFactory, StepOutput, VectorEnvironment
-from srl.api.policy import ActingPolicy, ActInput, ActOutput, PolicySpec
+from srl.api.environment import EnvironmentFactory, VectorEnvironment
+from srl.api.policy import ActingPolicy, ActInput, PolicySpec
 from srl.system.actions import ActionTransformer
 from srl.system.checkpoint import prune, save_checkpoint
+from srl.system.decisions import new_output
 from srl.system.report import Activity, Evaluation, TimeShares, WorkerReport
 from srl.system.worker import Worker, WorkerId
 from srl.system.workers.acting import VersionedPolicy
 from srl.system.workers.episodes import EpisodeTracker
+from srl.system.workers.legal import LegalActions
+from srl.system.workers.recurrent import RecurrentState
+from srl.system.workers.rows import new_step_output
 
 POLL_SECONDS = 0.02
 
@@ -32,7 +36,7 @@ def quotas(episodes: int, parts: int) -> list[int]:
 
 
 class EpisodeRunner:
-    """Runs a fixed number of episodes in each environment of a batch.
+    """Runs a fixed number of episodes in each environment of a batch; recurrent states begin with it.
 
     Args:
         environment: The environments; not owned.
@@ -56,25 +60,22 @@ class EpisodeRunner:
         self._transform = ActionTransformer(spec)
         self.returns: list[float] = []
         self.lengths: list[int] = []
-        self._row = StepOutput(
-            observation=np.zeros((columns, *spec.observation.shape), spec.observation.dtype),
-            reward=np.zeros(columns, np.float32),
-            terminated=np.zeros(columns, np.bool_),
-            truncated=np.zeros(columns, np.bool_),
-            valid=np.zeros(columns, np.bool_),
-            episode_start=np.zeros(columns, np.bool_),
-        )
+        self._row = new_step_output(spec, columns)
         self._valid: NDArray[np.bool_] = np.zeros(columns, np.bool_)
+        self._memory = RecurrentState(columns, spec.state_size) if spec.state_size else None
+        self._legal = LegalActions(environment.spec) if spec.action_mask else None
+        self._steps = 0
         self._input = ActInput(
             observation=self._row.observation,
             noise=np.zeros((columns, *spec.noise.shape), np.float32),
             episode_start=self._row.episode_start,
             valid=self._row.valid,
+            action_mask=self._row.action_mask,
+            state=None if self._memory is None else self._memory.current,
         )
-        self._output = ActOutput(
-            action=np.zeros((columns, *spec.action_array.shape), spec.action_array.dtype),
-            extras={extra.name: np.zeros((columns, *extra.shape), extra.dtype) for extra in spec.extras},
-        )
+        self._output = new_output(spec, columns)
+        if self._memory is not None:
+            self._output.state, self._output.used_state = self._memory.following, self._memory.used
         environment.reset(self._row)
 
     def done(self) -> bool:
@@ -82,9 +83,18 @@ class EpisodeRunner:
         return not self._left.any()
 
     def step(self, version: int) -> None:
-        """Step every environment once; episodes beyond a quota are not counted."""
+        """Step every environment once; episodes beyond a quota are not counted.
+
+        Raises:
+            EnvironmentFault: An environment leaves no legal action.
+        """
+        if self._legal is not None and self._row.action_mask is not None:
+            self._legal.check(self._row.action_mask, self._row.valid, "evaluation", self._steps)
         self._policy.act(self._input, self._output, deterministic=True)
         self._valid[:] = self._row.valid
+        if self._memory is not None:
+            self._memory.advance(self._valid)
+        self._steps += 1
         ended = self._environment.step(self._transform(self._output.action), self._row)
         self._tracker.add(self._row.reward, self._valid)
         if ended is None:

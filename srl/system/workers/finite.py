@@ -3,36 +3,42 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from srl.api.environment import StepOutput
+from srl.api.environment import Ended, EnvironmentSpec, StepOutput
 from srl.api.errors import NonFiniteError
+from srl.system.workers.columns import column_name
 
 OnNonFinite = Literal["stop", "skip", "replace"]
 
 
 class RowCheck:
-    """The floating-point arrays of one row, watched.
+    """The floating-point arrays of one row, watched: those of plain spaces and the leaves of nested ones.
 
     A dot product with itself is the cheapest test that no NaN or infinity passes (0.4 us for 64 numbers); it may also
-    fail for huge finite numbers, so a failure only asks for the exact look.
+    fail for huge finite numbers, so a failure only asks for the exact look. Leaves of records do not lie side by side,
+    and are looked at exactly at once: no copy of them is ever made.
 
     Args:
-        arrays: Name to array; integer arrays are left out.
+        arrays: Name to array ``[B, ...]``; integer arrays are left out.
     """
 
-    __slots__ = ("_flat", "arrays")
+    __slots__ = ("_flat", "_strided", "arrays")
 
     def __init__(self, arrays: dict[str, NDArray[Any]]) -> None:
         self.arrays = {name: array for name, array in arrays.items() if array.dtype.kind == "f"}
-        self._flat = [array.reshape(-1) for array in self.arrays.values()]
+        self._flat = [array.reshape(-1) for array in self.arrays.values() if array.flags.c_contiguous]
+        self._strided = [array for array in self.arrays.values() if not array.flags.c_contiguous]
 
     def passes(self) -> bool:
         """True if certainly all is finite."""
-        return all(math.isfinite(flat.dot(flat)) for flat in self._flat)
+        if not all(math.isfinite(flat.dot(flat)) for flat in self._flat):
+            return False
+        return not self._strided or all(np.isfinite(array).all() for array in self._strided)
 
 
 class FiniteGuard:
@@ -53,29 +59,46 @@ class FiniteGuard:
         self._first: NonFiniteError | None = None
         self._mode = mode
 
-    def watch(self, out: StepOutput) -> RowCheck:
+    def watch(self, out: StepOutput, environment: EnvironmentSpec) -> RowCheck:
         """The check of one row's observation and reward."""
-        return RowCheck({"observation": out.observation, "reward": out.reward})
+        return RowCheck({**_named_leaves("observation", out.observation, environment), "reward": out.reward})
 
-    def check(self, row: RowCheck, where: str) -> None:
+    def check(self, row: RowCheck, environment: EnvironmentSpec, where: str) -> None:
         """Look closely at a row.
+
+        Args:
+            row: The row.
+            environment: Whose it is.
+            where: Who steps it and at which step, for the message.
 
         Raises:
             NonFiniteError: In mode ``stop``, naming field, environment and value.
         """
         for name, array in row.arrays.items():
-            self.check_array(name, array, where)
+            self._check_array(name, array, range(len(array)), environment, where)
 
-    def check_array(self, name: str, array: NDArray[Any], where: str) -> None:
-        """Look closely at one array ``[B, ...]``; arguments and errors as :meth:`check`."""
-        if array.dtype.kind != "f":
-            return
+    def check_final(self, ended: Ended, environment: EnvironmentSpec, where: str) -> None:
+        """Look closely at final observations; arguments and errors as :meth:`check`."""
+        leaves = _named_leaves("final_observation", ended.final_observation, environment)
+        for name, array in leaves.items():
+            if array.dtype.kind == "f":
+                self._check_array(name, array, ended.columns, environment, where)
+
+    def _check_array(
+        self,
+        name: str,
+        array: NDArray[Any],
+        columns: Sequence[int] | NDArray[np.int64],
+        environment: EnvironmentSpec,
+        where: str,
+    ) -> None:
+        """Look closely at one array of floats; ``columns`` says which column each of its rows is."""
         finite = np.isfinite(array)
         if finite.all():
             return
         first = tuple(int(axis[0]) for axis in np.nonzero(~finite))
         error = NonFiniteError(
-            f"the {name} of environment {first[0]} is not finite",
+            f"the {name} of {column_name(environment, columns[first[0]])} is not finite",
             where=where,
             value=float(array[first]),
             expected="finite numbers",
@@ -99,3 +122,9 @@ class FiniteGuard:
         """The first bad value that was replaced (mode ``replace``), said once; those after it are only counted."""
         first, self._first = self._first, None
         return first
+
+
+def _named_leaves(name: str, array: NDArray[Any], environment: EnvironmentSpec) -> dict[str, NDArray[Any]]:
+    """Views on the arrays in ``array[...]`` of observations: itself if the space is plain, else its leaves by path."""
+    leaves = environment.observation.leaves()
+    return {f"{name} '{leaf.path}'" if leaf.path else name: leaf.of(array) for leaf in leaves}

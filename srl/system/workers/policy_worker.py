@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Iterable, Iterator, Sequence
 
 from srl.api.policy import ActInput, ActOutput, PolicySpec
+from srl.system.decisions import copy_input, copy_output, input_rows, new_input, new_output, output_rows
 from srl.system.report import Activity, EdgeCount, TimeShares, WorkerReport
 from srl.system.streams.interface import InferenceRequest, InferenceServer
 from srl.system.worker import Worker, WorkerId
@@ -139,45 +136,26 @@ class RequestMerger:
         rows = sum(len(request.batch.valid) for request in requests)
         if rows > self._capacity:
             self._grow(rows)
-        batch, out = _first_rows(self._batch, self._out, rows)
-        start = 0
-        for request in requests:
-            source = request.batch
-            place = slice(start, start + len(source.valid))
-            batch.observation[place] = source.observation
-            batch.noise[place] = source.noise
-            batch.episode_start[place] = source.episode_start
-            batch.valid[place] = source.valid
-            start = place.stop
-        return batch, out
+        everything = slice(rows)
+        for request, place in _places(requests):
+            copy_input(request.batch, input_rows(self._batch, place))
+        return input_rows(self._batch, everything), output_rows(self._out, everything)
 
     def scatter(self, requests: Sequence[InferenceRequest], out: ActOutput) -> None:
         """Copy each request's rows of ``out`` to where it wants them."""
-        start = 0
-        for request in requests:
-            place = slice(start, start + len(request.batch.valid))
-            request.out.action[...] = out.action[place]
-            for name, array in request.out.extras.items():
-                array[...] = out.extras[name][place]
-            start = place.stop
+        for request, place in _places(requests):
+            copy_output(output_rows(out, place), request.out)
 
     def _grow(self, rows: int) -> None:
-        spec = self._spec
         self._capacity = rows
-        self._batch = ActInput(
-            observation=np.zeros((rows, *spec.observation.shape), spec.observation.dtype),
-            noise=np.zeros((rows, *spec.noise.shape), np.float32),
-            episode_start=np.zeros(rows, np.bool_),
-            valid=np.zeros(rows, np.bool_),
-        )
-        extras: dict[str, NDArray[Any]] = {
-            extra.name: np.zeros((rows, *extra.shape), extra.dtype) for extra in spec.extras
-        }
-        self._out = ActOutput(action=np.zeros((rows, *spec.action_array.shape), spec.action_array.dtype), extras=extras)
+        self._batch = new_input(self._spec, rows)
+        self._out = new_output(self._spec, rows)
 
 
-def _first_rows(batch: ActInput, out: ActOutput, rows: int) -> tuple[ActInput, ActOutput]:
-    return (
-        ActInput(batch.observation[:rows], batch.noise[:rows], batch.episode_start[:rows], batch.valid[:rows]),
-        ActOutput(out.action[:rows], {name: array[:rows] for name, array in out.extras.items()}),
-    )
+def _places(requests: Sequence[InferenceRequest]) -> Iterator[tuple[InferenceRequest, slice]]:
+    """Requests with their rows in the batch of all of them."""
+    start = 0
+    for request in requests:
+        place = slice(start, start + len(request.batch.valid))
+        yield request, place
+        start = place.stop

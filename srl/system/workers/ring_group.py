@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,25 +10,16 @@ from numpy.typing import NDArray
 from srl.api.block import POLICY_TABLE_ROWS, Block, BlockHeader, BlockSchema
 from srl.api.environment import Ended, StepOutput, VectorEnvironment
 from srl.api.errors import EnvironmentFault, SRLError
-from srl.api.policy import ActInput, ActOutput, PolicySpec
+from srl.api.policy import PolicySpec
 from srl.system.actions import ActionTransformer
 from srl.system.noise import block_noise
 from srl.system.report import Episode
 from srl.system.streams.interface import Credit, Producer
 from srl.system.workers.episodes import EpisodeTracker
-from srl.system.workers.finite import FiniteGuard, RowCheck
-
-
-@dataclass(slots=True)
-class RowViews:
-    """Views on one row of a block, made once per block buffer: no view is built on the step path."""
-
-    act_input: ActInput
-    act_output: ActOutput
-    step_output: StepOutput
-    policy_index: NDArray[np.uint8]
-    final_row: NDArray[np.int32]
-    finite: RowCheck
+from srl.system.workers.finite import FiniteGuard
+from srl.system.workers.legal import LegalActions
+from srl.system.workers.recurrent import RecurrentState
+from srl.system.workers.rows import BlockRows, RowViews, new_step_output
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +73,10 @@ class RingGroup:
         self._transform = ActionTransformer(policy)
         self._episodes = EpisodeTracker(environment.spec, columns)
         self._noise: NDArray[np.float32] = np.zeros((schema.rows, columns, *policy.noise.shape), np.float32)
-        self._carry = StepOutput(
-            observation=np.zeros((columns, *policy.observation.shape), policy.observation.dtype),
-            reward=np.zeros(columns, np.float32),
-            terminated=np.zeros(columns, np.bool_),
-            truncated=np.zeros(columns, np.bool_),
-            valid=np.zeros(columns, np.bool_),
-            episode_start=np.zeros(columns, np.bool_),
-        )
-        self._views: dict[int, tuple[Block, list[RowViews]]] = {}
+        self._carry = new_step_output(policy, columns)
+        self._memory = RecurrentState(columns, policy.state_size) if policy.state_size else None
+        self._legal = LegalActions(environment.spec) if policy.action_mask else None
+        self._views = BlockRows(policy, environment.spec, self._carry, self._noise, self._memory, guard)
         self._rows: list[RowViews] = []
         self._versions: dict[int, int] = {}
         self._finals = 0
@@ -99,15 +84,19 @@ class RingGroup:
     def reset(self) -> None:
         """Start the environments: fills the row that the first block begins with."""
         self.environment.reset(self._carry)
-        self._guard.check(self._guard.watch(self._carry), f"{self.identity}, reset")
+        environment = self.environment.spec
+        self._guard.check(self._guard.watch(self._carry, environment), environment, f"{self.identity}, reset")
+        self._check_legal(self._carry)
 
     def begin(self, credit: Credit, block: Block) -> None:
         """A new block for ``credit``: row 0 is where the block before ended."""
         self.credit, self.block, self.row = credit, block, 0
-        self._rows = self._row_views(credit.slot, block)
+        self._rows = self._views.of(credit.slot, block)
         self._versions = {}
         self._finals = 0
         block["observation"][0] = self._carry.observation
+        if self._carry.action_mask is not None:
+            block["action_mask"][0] = self._carry.action_mask
         block["valid"][0] = self._carry.valid
         block["episode_start"][0] = self._carry.episode_start
         block["final_row"].fill(-1)
@@ -133,7 +122,7 @@ class RingGroup:
             The episodes that ended.
 
         Raises:
-            EnvironmentFault: The environment raised; the original exception is its cause.
+            EnvironmentFault: The environment raised (the original exception is its cause), or leaves no legal action.
         """
         views = self._rows[self.row]
         index = self._versions.get(version)
@@ -141,6 +130,8 @@ class RingGroup:
             index = self._versions[version] = len(self._versions)
         if index:
             views.policy_index.fill(index)
+        if self._memory is not None:
+            self._remember(self._memory, views)
         try:
             ended = self.environment.step(self._transform(views.act_output.action), views.step_output)
         except SRLError:
@@ -151,10 +142,12 @@ class RingGroup:
                 where=f"{self.identity}, step {self.steps}",
             ) from error
         if not views.finite.passes():
-            self._guard.check(views.finite, f"{self.identity}, step {self.steps}")
+            self._guard.check(views.finite, self.environment.spec, f"{self.identity}, step {self.steps}")
         self._episodes.add(views.step_output.reward, views.act_input.valid)
         self.row += 1
         self.steps += 1
+        if self._legal is not None:
+            self._check_legal(views.step_output)
         return [] if ended is None else self._take_ended(ended, views, version)
 
     def full(self) -> bool:
@@ -172,7 +165,7 @@ class RingGroup:
             raise EnvironmentFault("a block was finished that was never begun", where=str(self.identity))
         if length < self._schema.rows:
             self._pad(block, length)
-        self._carry.observation[...] = block["observation"][length]
+        self._carry_over(block, length)
         block["policy_version"][: len(self._versions)] = list(self._versions)
         header = BlockHeader(
             actor=self.identity.producer.actor,
@@ -203,7 +196,7 @@ class RingGroup:
         if block is None:
             return 0
         self._keep_row(block, length)
-        self._carry.observation[...] = block["observation"][length]
+        self._carry_over(block, length)
         return int(np.count_nonzero(block["valid"][:length]))
 
     def close(self) -> None:
@@ -213,13 +206,24 @@ class RingGroup:
     def _take_ended(self, ended: Ended, views: RowViews, version: int) -> list[Episode]:
         if self.block is None:
             raise EnvironmentFault("an episode ended outside a block", where=str(self.identity))
-        self._guard.check_array("final_observation", ended.final_observation, f"{self.identity}, step {self.steps - 1}")
+        self._guard.check_final(ended, self.environment.spec, f"{self.identity}, step {self.steps - 1}")
         count = len(ended.columns)
         first = self._finals
         self.block["final_observation"][first : first + count] = ended.final_observation
         views.final_row[ended.columns] = np.arange(first, first + count, dtype=np.int32)
         self._finals += count
         return self._episodes.ended(ended, version)
+
+    @staticmethod
+    def _remember(memory: RecurrentState, views: RowViews) -> None:
+        """Store the state that the decision went by, where the block has room for it, and go on with the next."""
+        if views.state is not None:
+            views.state[...] = memory.used
+        memory.advance(views.act_input.valid)
+
+    def _check_legal(self, out: StepOutput) -> None:
+        if self._legal is not None and out.action_mask is not None:
+            self._legal.check(out.action_mask, out.valid, self.identity, self.steps)
 
     def _pad(self, block: Block, length: int) -> None:
         """Make the rows behind a short block harmless: not valid, no ends, bootstrap observation in row T."""
@@ -231,42 +235,19 @@ class RingGroup:
         for extra in self._policy.extras:
             block[extra.name][length:] = 0
         block["action"][length:] = 0
+        if self._policy.action_mask:
+            block["action_mask"][length + 1 :] = block["action_mask"][length]
+        if self._policy.state_size:
+            block["state"][-(-length // self._policy.state_rows) :] = 0.0
+
+    def _carry_over(self, block: Block, row: int) -> None:
+        """The next block begins with what this row, T or less, has of the row to come."""
+        self._carry.observation[...] = block["observation"][row]
+        if self._carry.action_mask is not None:
+            self._carry.action_mask[...] = block["action_mask"][row]
 
     def _keep_row(self, block: Block, row: int) -> None:
         """Carry over the flags of a row that the next block begins with (row T is written to the carry anyway)."""
         if row < self._schema.rows:
             self._carry.valid[:] = block["valid"][row]
             self._carry.episode_start[:] = block["episode_start"][row]
-
-    def _row_views(self, slot: int, block: Block) -> list[RowViews]:
-        known = self._views.get(slot)
-        if known is not None and known[0] is block:
-            return known[1]
-        rows = [self._view(block, row) for row in range(self._schema.rows)]
-        self._views[slot] = (block, rows)
-        return rows
-
-    def _view(self, block: Block, row: int) -> RowViews:
-        last = row + 1 == self._schema.rows
-        step_output = StepOutput(
-            observation=block["observation"][row + 1],
-            reward=block["reward"][row],
-            terminated=block["terminated"][row],
-            truncated=block["truncated"][row],
-            valid=self._carry.valid if last else block["valid"][row + 1],
-            episode_start=self._carry.episode_start if last else block["episode_start"][row + 1],
-        )
-        extras: dict[str, NDArray[Any]] = {extra.name: block[extra.name][row] for extra in self._policy.extras}
-        return RowViews(
-            act_input=ActInput(
-                observation=block["observation"][row],
-                noise=self._noise[row],
-                episode_start=block["episode_start"][row],
-                valid=block["valid"][row],
-            ),
-            act_output=ActOutput(action=block["action"][row], extras=extras),
-            step_output=step_output,
-            policy_index=block["policy_index"][row],
-            final_row=block["final_row"][row],
-            finite=self._guard.watch(step_output),
-        )

@@ -1,6 +1,7 @@
 """Inference stream ends on one host: requests and replies are numbers in mailboxes, the wake-up an eventfd.
 
-The observation is read and the decision written in the block itself. A policy worker sleeps on one eventfd for all its
+Observation and mask are read and the decision is written in the block itself; what lies in no block (noise, recurrent
+states) is in the mailbox. A policy worker sleeps on one eventfd for all its
 actors, an actor on its own. Both look at the numbers first and read the eventfd only when there is nothing to find,
 then look again: what is stored before the eventfd is written is found either way.
 """
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from srl.api.block import BlockSchema
 from srl.api.errors import StreamError, UsageError
 from srl.api.policy import ActInput, ActOutput, PolicySpec
+from srl.system.decisions import copy_output, copy_states
 from srl.system.streams.interface import (
     Credit,
     InferenceClient,
@@ -85,7 +87,7 @@ class SharedMemoryInferenceClient(InferenceClient):
         self._boxes = [layout.mailbox(segment, index) for index in indices]
         # Numbers go on where an earlier incarnation ended: a reply to it is never taken for one to this.
         self._numbers = [max(box.words[REQUEST], box.words[REPLY]) for box in self._boxes]
-        self._open: dict[int, ActOutput | None] = {}
+        self._open: dict[int, _Due | None] = {}
         self._checked: set[int] = set()
         self._signals_due = 0
         _read_signals(wake_actor)
@@ -101,7 +103,10 @@ class SharedMemoryInferenceClient(InferenceClient):
         if group not in self._checked:
             self._check_aliases(credit, row, batch, out)
         box.noise[...] = batch.noise
-        if row == self._rows:
+        if box.state is not None and batch.state is not None:
+            box.state[...] = batch.state
+        behind = row == self._rows
+        if behind:
             box.episode_start[...] = batch.episode_start
             box.valid[...] = batch.valid
         words = box.words
@@ -112,7 +117,7 @@ class SharedMemoryInferenceClient(InferenceClient):
         words[EXACT] = credit.exact
         words[INCARNATION] = self._incarnation
         words[ASKED_AT] = time.monotonic_ns()
-        self._open[group] = out if row == self._rows else None
+        self._open[group] = _Due(out, behind) if behind or out.state is not None else None
         self._numbers[group] = number = self._numbers[group] + 1
         words[REQUEST] = number
         os.eventfd_write(self._wake_server, 1)
@@ -120,6 +125,8 @@ class SharedMemoryInferenceClient(InferenceClient):
     def _check_aliases(self, credit: Credit, row: int, batch: ActInput, out: ActOutput) -> None:
         block = self._pools[credit.rank].block(credit.slot)
         pairs = {"observation": batch.observation}
+        if batch.action_mask is not None:
+            pairs["action_mask"] = batch.action_mask
         if row < self._rows:
             pairs |= {"episode_start": batch.episode_start, "valid": batch.valid, "action": out.action, **out.extras}
         for field, array in pairs.items():
@@ -149,18 +156,12 @@ class SharedMemoryInferenceClient(InferenceClient):
             if words[REPLY] == self._numbers[group]:
                 replies.append((group, words[VERSION]))
         for group, _ in replies:
-            out = self._open.pop(group)
-            if out is not None:
-                self._copy_out(self._boxes[group], out)
+            due = self._open.pop(group)
+            if due is not None:
+                copy = copy_output if due.behind else copy_states
+                copy(self._boxes[group].out, due.out)
         self._signals_due += len(replies)
         return replies
-
-    @staticmethod
-    def _copy_out(box: Mailbox, out: ActOutput) -> None:
-        """The decision on row T, which has no place in the block."""
-        out.action[...] = box.action
-        for name, array in out.extras.items():
-            array[...] = box.extras[name]
 
     def wait_descriptors(self) -> Iterable[int]:
         """This actor's eventfd."""
@@ -178,6 +179,14 @@ class SharedMemoryInferenceClient(InferenceClient):
 
 
 @dataclass(frozen=True, slots=True)
+class _Due:
+    """What an open request has to have copied from its mailbox: states, and ``behind`` the last row all the rest."""
+
+    out: ActOutput
+    behind: bool
+
+
+@dataclass(frozen=True, slots=True)
 class _Ticket:
     """Where a reply goes: mailbox, number of the request, eventfd of the actor."""
 
@@ -191,6 +200,7 @@ class _BlockViews:
     """The arrays of a block that acting touches."""
 
     observation: NDArray[Any]
+    action_mask: NDArray[np.bool_] | None
     episode_start: NDArray[np.bool_]
     valid: NDArray[np.bool_]
     action: NDArray[Any]
@@ -230,6 +240,7 @@ class SharedMemoryInferenceServer(InferenceServer):
         self._name = name
         self._rows = schema.rows
         self._extras = tuple(extra.name for extra in spec.extras)
+        self._masked = spec.action_mask > 0
         self._pools = pools
         self._wake_server = wake_server
         self._wake_actors = dict(wake_actors)
@@ -279,14 +290,20 @@ class SharedMemoryInferenceServer(InferenceServer):
             self.refused += 1
             return None
         self._newest_incarnation[actor] = incarnation
+        mask = None if views.action_mask is None else views.action_mask[row]
         if row < self._rows:
-            batch = ActInput(views.observation[row], box.noise, views.episode_start[row], views.valid[row])
-            out = ActOutput(views.action[row], {name: array[row] for name, array in views.extras})
+            starts, valid, out = views.episode_start[row], views.valid[row], self._out(views, box, row)
         else:
-            batch = ActInput(views.observation[row], box.noise, box.episode_start, box.valid)
-            out = ActOutput(box.action, box.extras)
+            starts, valid, out = box.episode_start, box.valid, box.out
+        batch = ActInput(views.observation[row], box.noise, starts, valid, mask, box.state)
         ticket = _Ticket(box, number, self._wake_actors[actor])
         return InferenceRequest(actor, incarnation, group, min_version, bool(exact), batch, out, ticket)
+
+    @staticmethod
+    def _out(views: _BlockViews, box: Mailbox, row: int) -> ActOutput:
+        """Where the decision on a row of the block goes."""
+        extras = {name: array[row] for name, array in views.extras}
+        return ActOutput(views.action[row], extras, box.out.state, box.out.used_state)
 
     def _open(self, rank: int, slot: int) -> _BlockViews | None:
         """Views on the block of a slot, ``None`` if there is no such slot."""
@@ -295,6 +312,7 @@ class SharedMemoryInferenceServer(InferenceServer):
         block = self._pools[rank].block(slot)
         views = self._views[rank, slot] = _BlockViews(
             block["observation"],
+            block["action_mask"] if self._masked else None,
             block["episode_start"],
             block["valid"],
             block["action"],

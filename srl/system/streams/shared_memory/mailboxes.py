@@ -4,33 +4,37 @@ A mailbox is two lines of eight int64 words and a scratch area, each aligned to 
 
     request line   REQUEST  SLOT  ROW  RANK  MIN_VERSION  EXACT  INCARNATION  ASKED_AT     written by the actor
     reply line     REPLY    VERSION                                                        written by the policy worker
-    scratch        noise; episode_start, valid, action and extras of row T
+    scratch        noise, recurrent states; episode_start, valid, action and extras of row T
 
 The number in REQUEST is one more at every request and is stored last; REPLY repeats it, stored after VERSION and the
 decision. A mailbox has one writer per line, so there is nothing to lock. All words are aligned 8-byte stores
 (``memoryview`` of format ``q``: one move instruction); x86 makes stores visible in program order and does not move
 loads before earlier loads, so whoever sees the number sees what was written before it.
 
-Noise is in no block and is copied here. A block's row T has only an observation: the other arrays of a request about
-it lie here too.
+Noise and recurrent states are in no block and are copied here; the state after a decision has a place of its own, so
+that whoever answers a request anew finds what it asked. A block's row T has only an observation and an action mask: the
+other arrays of a request about it lie here too.
 """
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from srl.api.block import BlockSchema
 from srl.api.errors import StreamError
-from srl.api.policy import PolicySpec
+from srl.api.policy import ActOutput, PolicySpec
+from srl.system.decisions import input_forms, output_forms, output_of
 from srl.system.memory import ALIGNMENT_BYTES, PAGE_BYTES, round_up
 from srl.system.parameters import ParameterLayout
 
 REQUEST, SLOT, ROW, RANK, MIN_VERSION, EXACT, INCARNATION, ASKED_AT, REPLY, VERSION = range(10)
+IN_PLACE = ("observation", "action_mask")
+"""Arrays of a request that lie in the block at every row, T included."""
+ASKED_STATE = "asked_state"
 LINES_BYTES = 2 * ALIGNMENT_BYTES
 WORDS = LINES_BYTES // 8
 
@@ -58,13 +62,10 @@ class Mailboxes:
     def of(cls, actors: int, ring_groups: int, servers: int, schema: BlockSchema, spec: PolicySpec) -> Mailboxes:
         """The layout for a stream's numbers, schema and policy."""
         columns = schema.columns
-        arrays = {
-            "noise": ((columns, *spec.noise.shape), "float32"),
-            "episode_start": ((columns,), "bool"),
-            "valid": ((columns,), "bool"),
-            "action": ((columns, *spec.action_array.shape), spec.action_array.dtype),
-        }
-        arrays |= {f"extras.{extra.name}": ((columns, *extra.shape), extra.dtype) for extra in spec.extras}
+        asked = {name: form for name, form in input_forms(spec, columns).items() if name not in IN_PLACE}
+        # Both have a state: the one that is asked with goes by another name.
+        asked = {ASKED_STATE if name == "state" else name: form for name, form in asked.items()}
+        arrays = {**asked, **output_forms(spec, columns)}
         return cls(actors, ring_groups, servers, ParameterLayout.of(arrays))
 
     @property
@@ -111,11 +112,11 @@ class Mailboxes:
         arrays = self.scratch.views(raw[LINES_BYTES:])
         return Mailbox(
             raw[:LINES_BYTES].data.cast("q"),
-            arrays.pop("noise"),
-            arrays.pop("episode_start"),
-            arrays.pop("valid"),
-            arrays.pop("action"),
-            {name.removeprefix("extras."): array for name, array in arrays.items()},
+            arrays["noise"],
+            arrays["episode_start"],
+            arrays["valid"],
+            arrays.get(ASKED_STATE),
+            output_of(arrays),
         )
 
     def request_numbers(self, segment: NDArray[np.uint8]) -> NDArray[np.int64]:
@@ -128,11 +129,20 @@ class Mailboxes:
 
 @dataclass(frozen=True, slots=True)
 class Mailbox:
-    """Views on one mailbox: the words of both lines, and the scratch arrays ``[B, ...]``."""
+    """Views on one mailbox: the words of both lines, and the scratch arrays ``[B, ...]``.
+
+    Attributes:
+        words: Request line and reply line.
+        noise: Of the request.
+        episode_start: Of a request about row T.
+        valid: Of a request about row T.
+        state: Recurrent state before the row; ``None`` if the policy has none.
+        out: States after any row, action and extras of row T.
+    """
 
     words: memoryview
     noise: NDArray[np.float32]
     episode_start: NDArray[np.bool_]
     valid: NDArray[np.bool_]
-    action: NDArray[Any]
-    extras: dict[str, NDArray[Any]]
+    state: NDArray[np.float32] | None
+    out: ActOutput

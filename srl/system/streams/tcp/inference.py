@@ -1,7 +1,7 @@
 """Inference stream ends between hosts: one message each way, a head and one raw frame.
 
-The request's frame holds observation, noise, episode_start and valid of one ring group, the answer's action and extras.
-Both ends derive the layouts from schema and spec, and compare them when they connect.
+The request's frame holds everything that one ring group's policy is asked, the answer's everything that it decides
+(:mod:`srl.system.decisions`). Both ends derive the layouts from schema and spec, and compare them when they connect.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from srl.api.block import BlockSchema
 from srl.api.errors import SchemaMismatchError, SRLError, UsageError
 from srl.api.policy import ActInput, ActOutput, PolicySpec
+from srl.system.decisions import copy_input, copy_output, input_forms, input_of, output_forms, output_of
 from srl.system.memory import aligned_zeros
 from srl.system.parameters import ParameterLayout
 from srl.system.streams.bookkeeping import SUPERSEDED_INCARNATION, refusal
@@ -49,15 +50,7 @@ class Frames:
     def of(cls, schema: BlockSchema, spec: PolicySpec) -> Frames:
         """The layouts for one ring group of ``schema.columns`` columns."""
         columns = schema.columns
-        request = {
-            "observation": ((columns, *spec.observation.shape), spec.observation.dtype),
-            "noise": ((columns, *spec.noise.shape), "float32"),
-            "episode_start": ((columns,), "bool"),
-            "valid": ((columns,), "bool"),
-        }
-        answer = {"action": ((columns, *spec.action_array.shape), spec.action_array.dtype)}
-        answer |= {f"extras.{extra.name}": ((columns, *extra.shape), extra.dtype) for extra in spec.extras}
-        return cls(ParameterLayout.of(request), ParameterLayout.of(answer))
+        return cls(ParameterLayout.of(input_forms(spec, columns)), ParameterLayout.of(output_forms(spec, columns)))
 
     def describe(self) -> str:
         """The text by which two ends compare their layouts."""
@@ -77,10 +70,8 @@ class Desk:
     def __init__(self, frames: Frames) -> None:
         self.request = aligned_zeros(frames.request.size_bytes)
         self.answer = aligned_zeros(frames.answer.size_bytes)
-        self.batch = ActInput(**frames.request.views(self.request))
-        decision = frames.answer.views(self.answer)
-        action = decision.pop("action")
-        self.out = ActOutput(action, {name.removeprefix("extras."): array for name, array in decision.items()})
+        self.batch = input_of(frames.request.views(self.request))
+        self.out = output_of(frames.answer.views(self.answer))
 
 
 class TcpInferenceClient(InferenceClient):
@@ -103,10 +94,7 @@ class TcpInferenceClient(InferenceClient):
         """Ask for decisions; the arrays are copied into a message."""
         group = credit.ring_group
         desk = self._desks[group]
-        desk.batch.observation[...] = batch.observation
-        desk.batch.noise[...] = batch.noise
-        desk.batch.episode_start[...] = batch.episode_start
-        desk.batch.valid[...] = batch.valid
+        copy_input(batch, desk.batch)
         self._number += 1
         self._open[group] = (self._number, out)
         self._port.send((pack_ask(group, self._number, credit.min_version, credit.exact), desk.request.data))
@@ -148,9 +136,7 @@ class TcpInferenceClient(InferenceClient):
         desk = self._desks[group]
         if not _copy_frame(desk.answer, incoming):
             return False
-        out.action[...] = desk.out.action
-        for name, array in out.extras.items():
-            array[...] = desk.out.extras[name]
+        copy_output(desk.out, out)
         return True
 
     def wait_descriptors(self) -> Iterable[int]:
@@ -246,7 +232,7 @@ class TcpInferenceServer(InferenceServer):
         who = hello.producer
         if hello.description != self._description:
             error = SchemaMismatchError(
-                "actor and policy worker disagree about observation, noise, action or extras",
+                "actor and policy worker disagree about the arrays of questions or decisions",
                 where=self._name,
                 value=hello.description[:500],
                 expected=self._description,
