@@ -1,0 +1,1 @@
+"""A package beside SRL: an algorithm, a network and an environment, found through the entry points ``srl.plugins``."""
