@@ -29,6 +29,12 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "gymnasium": "srl.environments.gymnasium_adapter:GymnasiumFactory",
         "atari": "srl.environments.atari:AtariFactory",
     },
+    "network": {
+        "mlp": "srl.algorithms.networks.encoders:MLPEncoder",
+        "nature_cnn": "srl.algorithms.networks.encoders:NatureCNNEncoder",
+        "impala_resnet": "srl.algorithms.networks.impala:ImpalaEncoder",
+        "dict": "srl.algorithms.networks.encoders:DictEncoder",
+    },
 }
 BASES: Mapping[Kind, type[Any]] = {"algorithm": AlgorithmPlugin, "environment": EnvironmentFactory}
 

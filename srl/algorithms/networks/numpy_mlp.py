@@ -1,4 +1,4 @@
-"""The MLP of :class:`srl.algorithms.networks.torch_networks.MLPActorCritic` in numpy, forward and backward.
+"""The MLP of :class:`srl.algorithms.networks.mlp.MLPActorCritic` in numpy, forward and backward.
 
 For networks this small the overhead of torch's operators and, on AMD processors, the slow tanh of its vector library
 cost more than the arithmetic. Nothing is allocated on the way: every array lives in a workspace that grows to the
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from srl.algorithms.networks.spec import observation_scale
+from srl.algorithms.networks.features import FlatFeatures
 from srl.api.spaces import SpaceSpec
 
 Array = NDArray[np.float32]
@@ -30,18 +30,18 @@ class NumpyMLP:
 
     Args:
         network: Resolved options of type ``mlp``.
-        observation: The observation space.
+        observation: The observation space, of any kind.
         outputs: A, numbers that the policy head puts out.
     """
 
     def __init__(self, network: Mapping[str, Any], observation: SpaceSpec, outputs: int) -> None:
         self.towers = 1 if network["shared"] else 2
-        self.inputs = prod(observation.shape)
+        self._features = FlatFeatures(observation)
+        self.inputs = self._features.size
         self.widths: tuple[int, ...] = tuple(network["hidden"])
         self.outputs = outputs
         self.passes = 0
         self._relu = network["activation"] == "relu"
-        self._scale = np.float32(observation_scale(observation))
         self._forward = _Storage(self._forward_shape)
         self._backward = _Storage(self._backward_shape)
 
@@ -62,9 +62,7 @@ class NumpyMLP:
         """
         self.passes += 1
         inputs, *hidden, logits, value = self._forward.views(len(observation))
-        np.copyto(inputs[0], observation.reshape(len(observation), -1), casting="unsafe")
-        if self._scale != 1.0:
-            inputs *= self._scale
+        self._features.write(observation, inputs[0])
         before = inputs
         for index, features in enumerate(hidden):
             np.matmul(before, parameters[2 * index].swapaxes(1, 2), out=features)

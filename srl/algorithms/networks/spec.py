@@ -1,51 +1,32 @@
-"""Network options: what an experiment may write under ``network``, resolved for an observation space. No torch."""
+"""Network options resolved for an observation space: every default filled in, everything checked. No torch.
+
+(The one exception: an encoder of a plugin is imported for its options, and with it whatever its module imports.)
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 
+from srl.algorithms.networks.options import OPTIONS, DictOptions, MLPEncoderOptions, NoOptions, RecurrentOptions
 from srl.api.errors import ExperimentError, SRLError
-from srl.api.spaces import SpaceSpec
+from srl.api.registry import REGISTRY
+from srl.api.spaces import NESTED, SpaceSpec
 from srl.api.suggest import did_you_mean
 
-NATURE_CNN_MINIMUM = 36
-"""Smallest height and width that the three convolutions leave something of."""
-
-Width = Annotated[int, Field(ge=1, le=65_536)]
-
-
-class MLPOptions(BaseModel):
-    """A multi-layer perceptron with a policy head and a value head; takes observations of any shape, flattened."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    type: Literal["mlp"] = "mlp"
-    hidden: tuple[Width, ...] = Field(default=(64, 64), min_length=1, description="Widths of the hidden layers.")
-    activation: Literal["tanh", "relu"] = Field(default="tanh", description="After every hidden layer.")
-    shared: bool = Field(
-        default=False, description="True = policy and value share the hidden layers; false = each has its own."
-    )
-
-
-class NatureCNNOptions(BaseModel):
-    """The network of Mnih et al. 2015: three convolutions (8/4, 4/2, 3/1) and one layer, shared by both heads."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    type: Literal["nature_cnn"] = "nature_cnn"
-    features: Width = Field(default=512, description="Width of the layer after the convolutions.")
-
-
-OPTIONS: Mapping[str, type[MLPOptions] | type[NatureCNNOptions]] = {"mlp": MLPOptions, "nature_cnn": NatureCNNOptions}
+SMALLEST_IMAGE: Mapping[str, int] = {"nature_cnn": 36, "impala_resnet": 8}
+"""Smallest height and width by type of network: that of which the convolutions leave something."""
+COMMON_KEYS = ("type", "recurrent")
+Problems = list[SRLError]
 
 
 def resolve_network(network: Mapping[str, Any], observation: SpaceSpec, where: str) -> dict[str, Any]:
     """Network options with every default filled in, checked against the observation space.
 
-    Without ``type`` images (three axes) get ``nature_cnn``, everything else ``mlp``.
+    Without ``type`` images (three axes, large enough) get ``nature_cnn``, nested observations with an image ``dict``,
+    everything else ``mlp``. Networks of plugins are named by their import path in the result.
 
     Args:
         network: As written in the experiment; may be empty.
@@ -53,68 +34,194 @@ def resolve_network(network: Mapping[str, Any], observation: SpaceSpec, where: s
         where: Key path of ``network``.
 
     Raises:
-        ExperimentError: Unknown type or key (with the nearest name), a bad value, or a space the network cannot take.
+        ExperimentError: With every unknown type or key (and the nearest name), bad value, and part of the space that
+            the network cannot take.
     """
-    if observation.kind != "box":
-        raise ExperimentError(
-            [
-                SRLError(
-                    "the built-in networks cannot take this observation space",
-                    where=where,
-                    value=observation.describe(),
-                    expected="a Box (vectors, or images with channels first)",
-                    hint="Wrap the environment, for instance in a one-hot encoding of the number.",
-                )
-            ]
-        )
-    kind = network.get("type", "nature_cnn" if len(observation.shape) == 3 else "mlp")
-    if kind not in OPTIONS:
-        raise ExperimentError(
-            [
-                SRLError(
-                    "unknown network",
-                    where=f"{where}.type",
-                    value=kind,
-                    expected=f"one of {', '.join(OPTIONS)}",
-                    hint=did_you_mean(str(kind), OPTIONS),
-                )
-            ]
-        )
-    try:
-        options = OPTIONS[kind].model_validate({**network, "type": kind})
-    except ValidationError as error:
-        raise ExperimentError(_problems(error, OPTIONS[kind], where)) from None
-    if isinstance(options, NatureCNNOptions):
-        _check_image(observation, where)
-    return options.model_dump(mode="json")
+    problems: Problems = []
+    options = {str(key): value for key, value in network.items()}
+    recurrent = options.pop("recurrent", None)
+    kind = options.pop("type", _default_type(observation))
+    if kind == "dict":
+        resolved = _resolve_dict(options, observation, where, problems)
+    elif kind == "mlp" and recurrent is None:
+        resolved = {"type": kind, **_checked(OPTIONS[kind], options, where, problems)}
+    else:
+        if kind == "mlp":
+            _check_shared(options, where, problems)
+        resolved = _resolve_encoder(kind, options, observation, where, problems)
+    if recurrent is not None:
+        resolved["recurrent"] = _checked(RecurrentOptions, recurrent, f"{where}.recurrent", problems)
+    if problems:
+        raise ExperimentError(problems)
+    return resolved
 
 
-def observation_scale(observation: SpaceSpec) -> float:
-    """What networks multiply an observation with: bytes are scaled to [0, 1], everything else is taken as it is."""
-    return 1.0 / 255.0 if observation.dtype == "uint8" else 1.0
+def state_of(network: Mapping[str, Any]) -> tuple[int, int]:
+    """S (numbers of recurrent state: an LSTM's h, then its c; a GRU's h) and C (rows per stored state); or (0, 0).
+
+    Args:
+        network: Resolved options.
+    """
+    recurrent = network.get("recurrent")
+    if recurrent is None:
+        return 0, 0
+    return int(recurrent["size"]) * (2 if recurrent["type"] == "lstm" else 1), int(recurrent["rows"])
 
 
-def _check_image(observation: SpaceSpec, where: str) -> None:
-    shape = observation.shape
-    fits = len(shape) == 3 and min(shape[1:]) >= NATURE_CNN_MINIMUM
-    if fits:
-        return
-    last = len(shape) == 3 and shape[2] <= 4 and min(shape[:2]) >= NATURE_CNN_MINIMUM
-    raise ExperimentError(
-        [
+def _default_type(space: SpaceSpec) -> str:
+    if space.kind in NESTED:
+        return "dict" if any(_is_image(leaf.space) for leaf in space.leaves()) else "mlp"
+    return "nature_cnn" if _is_image(space) else "mlp"
+
+
+def _is_image(space: SpaceSpec) -> bool:
+    """Three axes, the larger two large enough for convolutions, wherever the channels are."""
+    large = sorted(space.shape)[1:]
+    return space.kind == "box" and len(space.shape) == 3 and min(large) >= SMALLEST_IMAGE["nature_cnn"]
+
+
+def _resolve_dict(options: Mapping[str, Any], observation: SpaceSpec, where: str, problems: Problems) -> dict[str, Any]:
+    if observation.kind not in NESTED:
+        problems.append(
             SRLError(
-                "nature_cnn cannot take this observation space",
+                "dict cannot take this observation space",
                 where=where,
                 value=observation.describe(),
-                expected=f"images with channels first, such as Box(4, 84, 84) uint8, at least {NATURE_CNN_MINIMUM} "
-                "high and wide",
-                hint="The channels are last here: transpose them in the environment." if last else "Or use type: mlp.",
+                expected="a Dict or Tuple",
+                hint=f"Without a type it would be {_default_type(observation)}.",
             )
-        ]
+        )
+        return {}
+    given = options.get("encoders", {})
+    if isinstance(given, Mapping):
+        options = {**options, "encoders": {str(path): entry for path, entry in given.items()}}
+    resolved = _checked(DictOptions, options, where, problems)
+    entries: Mapping[str, Any] = resolved.get("encoders", {})
+    spaces = {leaf.path: leaf.space for leaf in observation.leaves()}
+    for path in entries:
+        if path not in spaces:
+            problems.append(
+                SRLError(
+                    "no such part of the observation",
+                    where=f"{where}.encoders.{path}",
+                    value=path,
+                    expected=f"one of {', '.join(spaces)}",
+                    hint=did_you_mean(path, spaces, "parts"),
+                )
+            )
+    encoders = {}
+    for path, space in spaces.items():
+        entry = dict(entries.get(path, {}))
+        kind = entry.pop("type", _default_type(space))
+        encoders[path] = _resolve_encoder(kind, entry, space, f"{where}.encoders.{path}", problems)
+    return {"type": "dict", **resolved, "encoders": encoders}
+
+
+def _resolve_encoder(
+    kind: Any, options: Mapping[str, Any], space: SpaceSpec, where: str, problems: Problems
+) -> dict[str, Any]:
+    """Options of a network that both heads share, or of a part of one."""
+    if kind in ("mlp", *SMALLEST_IMAGE):
+        if kind in SMALLEST_IMAGE:
+            _check_image(kind, space, where, problems)
+        model = MLPEncoderOptions if kind == "mlp" else OPTIONS[kind]
+        return {"type": kind, **_checked(model, options, where, problems)}
+    plugin = _plugin(kind, where, problems)
+    if plugin is None:
+        return {}
+    return {
+        "type": REGISTRY.target("network", kind),
+        **_checked(getattr(plugin, "Options", NoOptions), options, where, problems),
+    }
+
+
+def _plugin(kind: Any, where: str, problems: Problems) -> type[Any] | None:
+    """The class of a plugin's encoder."""
+    where = f"{where}.type"
+    known = [*OPTIONS, *(name for name in REGISTRY.names("network") if name not in OPTIONS)]
+    if not isinstance(kind, str) or kind == "dict" or (":" not in kind and kind not in known):
+        problems.append(
+            SRLError(
+                "unknown network",
+                where=where,
+                value=kind,
+                expected=f"one of {', '.join(known)}, package.module:Attr or ./file.py:Attr",
+                hint=did_you_mean(str(kind), known),
+            )
+        )
+        return None
+    try:
+        plugin = REGISTRY.resolve("network", kind, where)
+    except SRLError as error:
+        problems.append(error)
+        return None
+    options = getattr(plugin, "Options", NoOptions)
+    if not isinstance(plugin, type) or not (isinstance(options, type) and issubclass(options, BaseModel)):
+        problems.append(
+            SRLError(
+                "not a network",
+                where=where,
+                value=kind,
+                expected="a torch module class whose Options, if it has any, are a pydantic model",
+            )
+        )
+        return None
+    taken = [name for name in COMMON_KEYS if name in options.model_fields]
+    if taken:
+        problems.append(
+            SRLError(f"an option of this network is called '{taken[0]}', which means something else", where=where)
+        )
+    return plugin
+
+
+def _check_image(kind: str, space: SpaceSpec, where: str, problems: Problems) -> None:
+    shape, smallest = space.shape, SMALLEST_IMAGE[kind]
+    three = space.kind == "box" and len(shape) == 3
+    if three and min(shape[1:]) >= smallest:
+        return
+    hint = "Or use type: mlp."
+    if three and min(shape[:2]) >= smallest:
+        hint = "The channels are last here: transpose them in the environment."
+    elif space.kind in NESTED:
+        hint = "Use type: dict, which has an encoder per part."
+    problems.append(
+        SRLError(
+            f"{kind} cannot take this observation space",
+            where=where,
+            value=space.describe(),
+            expected=f"images with channels first, such as Box(4, 84, 84) uint8, at least {smallest} high and wide",
+            hint=hint,
+        )
     )
 
 
-def _problems(error: ValidationError, model: type[BaseModel], where: str) -> list[SRLError]:
+def _check_shared(options: dict[str, Any], where: str, problems: Problems) -> None:
+    """Both heads of a recurrent network sit on one core: what ``shared`` could say is settled."""
+    if options.pop("shared", True) is not True:
+        problems.append(
+            SRLError(
+                "policy and value of a recurrent network share everything but their last layers",
+                where=f"{where}.shared",
+                value=False,
+                expected="true, or no such key",
+            )
+        )
+
+
+def _checked(model: type[BaseModel], options: Any, where: str, problems: Problems) -> dict[str, Any]:
+    """The options as JSON, every default filled in; empty if something is wrong with them."""
+    try:
+        checked = model.model_validate(options)
+    except ValidationError as error:
+        problems += _problems(error, model, where)
+        return {}
+    names = {name for key, field in model.model_fields.items() for name in (key, field.alias) if name}
+    unknown = [key for key in options if key not in names] if model.model_config.get("extra") != "allow" else []
+    problems += [_unknown_key(key, options[key], model, f"{where}.{key}") for key in unknown]
+    return checked.model_dump(mode="json")
+
+
+def _problems(error: ValidationError, model: type[BaseModel], where: str) -> Problems:
     problems = []
     details = error.errors(include_url=False)
     places = [detail["loc"] for detail in details]
@@ -123,9 +230,12 @@ def _problems(error: ValidationError, model: type[BaseModel], where: str) -> lis
             continue  # a complaint about a list whose entries are what is wrong
         path = ".".join([where, *(str(part) for part in detail["loc"])])
         if detail["type"] == "extra_forbidden":
-            name = str(detail["loc"][-1])
-            hint = did_you_mean(name, model.model_fields, "keys")
-            problems.append(SRLError(f"unknown key '{name}'", where=path, value=detail["input"], hint=hint))
+            problems.append(_unknown_key(str(detail["loc"][-1]), detail["input"], model, path))
         else:
             problems.append(SRLError(detail["msg"], where=path, value=detail["input"]))
     return problems
+
+
+def _unknown_key(key: str, value: Any, model: type[BaseModel], where: str) -> SRLError:
+    hint = did_you_mean(key, model.model_fields, "keys")
+    return SRLError(f"unknown key '{key}'", where=where, value=value, hint=hint)

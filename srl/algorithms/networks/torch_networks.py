@@ -19,8 +19,8 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from srl.algorithms.networks.features import observation_scale
 from srl.algorithms.networks.numpy_mlp import NumpyMLP
-from srl.algorithms.networks.spec import observation_scale
 from srl.api.spaces import SpaceSpec
 
 HIDDEN_GAIN = sqrt(2.0)

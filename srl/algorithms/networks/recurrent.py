@@ -1,0 +1,137 @@
+"""Recurrent cores: LSTM and GRU, one step and whole sequences, always in float32.
+
+Parameters have the names, shapes and order of gates of ``torch.nn.LSTMCell`` and ``torch.nn.GRUCell``. The loop over
+rows is our own, as episodes begin in the middle of sequences, in each column elsewhere; what does not depend on the
+state is computed for all rows at once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from srl.algorithms.networks.base import Memory
+
+
+class RecurrentCore(nn.Module, ABC):
+    """A state that is carried from row to row, and features read from it.
+
+    Args:
+        state_size: S.
+        features: Width of what it puts out.
+        learned_initial_state: The state at episode starts is a parameter instead of zeros.
+    """
+
+    initial: torch.Tensor
+
+    def __init__(self, state_size: int, features: int, *, learned_initial_state: bool) -> None:
+        super().__init__()
+        self.state_size = state_size
+        self.features = features
+        if learned_initial_state:
+            self.initial = nn.Parameter(torch.zeros(state_size))
+        else:
+            self.register_buffer("initial", torch.zeros(state_size), persistent=False)
+
+    @abstractmethod
+    def project(self, inputs: torch.Tensor) -> torch.Tensor:
+        """The part of a step that does not depend on the state: ``[N, G]`` of ``float32[N, F]``."""
+
+    @abstractmethod
+    def advance(self, projected: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        """The next state ``[N, S]``, from a row's projection ``[N, G]`` and the state used there ``[N, S]``."""
+
+    @abstractmethod
+    def output(self, state: torch.Tensor) -> torch.Tensor:
+        """The features ``[..., features]`` of a row, from the state after it ``[..., S]``."""
+
+    def unroll(self, inputs: torch.Tensor, memory: Memory) -> tuple[torch.Tensor, torch.Tensor]:
+        """C steps of N sequences.
+
+        Args:
+            inputs: ``float32[C * N, F]``, time first.
+            memory: Of the N sequences.
+
+        Returns:
+            The features ``[C * N, features]`` and the states after each row ``[C * N, S]``.
+        """
+        rows, columns = memory.episode_start.shape
+        projected = self.project(inputs).reshape(rows, columns, -1)
+        # Whether any column starts or idles in a row is asked once for all rows: one wait for the device.
+        some = torch.stack([memory.episode_start.any(dim=1), ~memory.valid.all(dim=1)]).tolist()
+        state = memory.state
+        advanced, after = [], []
+        for row, (starts, idles) in enumerate(zip(*some, strict=True)):
+            if starts:
+                state = torch.where(memory.episode_start[row].unsqueeze(1), self.initial, state)
+            following = self.advance(projected[row], state)
+            advanced.append(following)
+            state = torch.where(memory.valid[row].unsqueeze(1), following, state) if idles else following
+            after.append(state)
+        return self.output(torch.cat(advanced)), torch.cat(after)
+
+
+class _GatedCore(RecurrentCore):
+    """What both cells have in common: two linear maps onto all gates."""
+
+    def __init__(self, inputs: int, size: int, gates: int, states: int, *, learned_initial_state: bool) -> None:
+        super().__init__(states * size, size, learned_initial_state=learned_initial_state)
+        self.weight_ih = nn.Parameter(nn.init.orthogonal_(torch.empty(gates * size, inputs)))
+        self.weight_hh = nn.Parameter(nn.init.orthogonal_(torch.empty(gates * size, size)))
+        self.bias_ih = nn.Parameter(torch.zeros(gates * size))
+        self.bias_hh = nn.Parameter(torch.zeros(gates * size))
+
+    def project(self, inputs: torch.Tensor) -> torch.Tensor:
+        """All gates, as far as the inputs go."""
+        return functional.linear(inputs, self.weight_ih, self.bias_ih)
+
+
+class LSTMCore(_GatedCore):
+    """Long short-term memory; the state is h, then c."""
+
+    def __init__(self, inputs: int, size: int, *, learned_initial_state: bool) -> None:
+        super().__init__(inputs, size, gates=4, states=2, learned_initial_state=learned_initial_state)
+
+    def advance(self, projected: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        """As in the base class."""
+        hidden, cell = state.chunk(2, dim=1)
+        gates = projected + functional.linear(hidden, self.weight_hh, self.bias_hh)
+        enter, keep, candidate, leave = gates.chunk(4, dim=1)
+        cell = torch.sigmoid(keep) * cell + torch.sigmoid(enter) * torch.tanh(candidate)
+        return torch.cat([torch.sigmoid(leave) * torch.tanh(cell), cell], dim=1)
+
+    def output(self, state: torch.Tensor) -> torch.Tensor:
+        """As in the base class: h."""
+        return state[..., : self.features]
+
+
+class GRUCore(_GatedCore):
+    """Gated recurrent unit; the state is h."""
+
+    def __init__(self, inputs: int, size: int, *, learned_initial_state: bool) -> None:
+        super().__init__(inputs, size, gates=3, states=1, learned_initial_state=learned_initial_state)
+
+    def advance(self, projected: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        """As in the base class."""
+        reset, update, candidate = projected.chunk(3, dim=1)
+        by_state = functional.linear(state, self.weight_hh, self.bias_hh)
+        reset_by_state, update_by_state, candidate_by_state = by_state.chunk(3, dim=1)
+        reset = torch.sigmoid(reset + reset_by_state)
+        update = torch.sigmoid(update + update_by_state)
+        candidate = torch.tanh(candidate + reset * candidate_by_state)
+        return candidate + update * (state - candidate)
+
+    def output(self, state: torch.Tensor) -> torch.Tensor:
+        """As in the base class: h."""
+        return state
+
+
+def build_core(recurrent: Mapping[str, Any], inputs: int) -> RecurrentCore:
+    """The core that resolved options (key ``recurrent``) describe, behind an encoder with ``inputs`` features."""
+    kind = LSTMCore if recurrent["type"] == "lstm" else GRUCore
+    return kind(inputs, recurrent["size"], learned_initial_state=recurrent["learned_initial_state"])
