@@ -102,6 +102,24 @@ def experiment_from_mapping(
     return _finish(draft, overrides)
 
 
+def experiment_from_object(
+    experiment: Experiment, overrides: Sequence[str] = (), *, allow_plugins: bool = True
+) -> Experiment:
+    """Validate an experiment made in Python: its model knows its own keys, but not those of plugins, nor the graph.
+
+    Args:
+        experiment: The experiment.
+        overrides: As in :func:`load_experiment`.
+        allow_plugins: As in :func:`load_experiment`.
+
+    Raises:
+        ExperimentError: With every problem found.
+    """
+    draft = _Draft({}, experiment.name, Path.cwd(), allow_plugins)
+    _take_apart(draft, experiment)
+    return _finish(draft, overrides)
+
+
 def resolved_yaml(experiment: Experiment) -> str:
     """The experiment with every default written out, as YAML that runs as it is."""
     return dump(experiment.model_dump(mode="json"))
@@ -169,13 +187,18 @@ def _from_python(path: Path) -> _Draft:
             value=type(experiment).__name__,
             expected="srl.api.experiment.Experiment",
         )
+    _take_apart(draft, experiment)
+    draft.raw["plugins"] = [*draft.raw.get("plugins", []), str(path)]
+    return draft
+
+
+def _take_apart(draft: _Draft, experiment: Experiment) -> None:
+    """What the experiment was made of, as it would stand in a file."""
     raw = experiment.model_dump(exclude_unset=True)
     for section, entries in (("workers", experiment.workers), ("streams", experiment.streams)):
         for name, entry in entries.items():
             raw[section][name]["kind"] = entry.kind
     draft.raw = plain(raw, "", draft.problems)
-    draft.raw["plugins"] = [*draft.raw.get("plugins", []), str(path)]
-    return draft
 
 
 def _finish(draft: _Draft, overrides: Sequence[str]) -> Experiment:

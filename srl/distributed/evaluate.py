@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from srl.api.errors import UsageError
 from srl.api.experiment import EvaluatorGroup, Experiment
 from srl.api.importing import import_target
-from srl.api.loading import load_experiment
+from srl.api.loading import UnreadOptionWarning, load_experiment
 from srl.api.policy import ActingPolicy, PolicySpec
 from srl.api.registry import environment_factory
 from srl.distributed.graph import resolve
@@ -22,6 +24,55 @@ from srl.system.trial import TrialDirectory
 from srl.system.workers.evaluator import run_episodes
 
 DEFAULT_ENVIRONMENTS = 10
+
+
+@dataclass(frozen=True)
+class SavedPolicy:
+    """One saved version of a trial's policy, ready to act.
+
+    Attributes:
+        directory: The trial directory.
+        experiment: The trial's experiment; its plugins are imported.
+        spec: The policy as plain data.
+        checkpoint: Where the weights come from.
+        acting: Loaded with them.
+    """
+
+    directory: TrialDirectory
+    experiment: Experiment
+    spec: PolicySpec
+    checkpoint: Checkpoint
+    acting: ActingPolicy
+
+
+def trial_experiment(directory: TrialDirectory) -> Experiment:
+    """The resolved experiment of a trial; what nothing reads in it was said when the trial was started."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnreadOptionWarning)
+        return load_experiment(str(directory.experiment))
+
+
+def open_policy(trial: Path, checkpoint: str | None = None, policy: str | None = None) -> SavedPolicy:
+    """Load a saved version of a policy.
+
+    Args:
+        trial: The trial directory.
+        checkpoint: As for :func:`evaluate_trial`.
+        policy: Policy name; ``None`` = the evaluators' policy, or the first one.
+
+    Raises:
+        UsageError: No trial, no checkpoint, or an unknown policy.
+        CheckpointError: The checkpoint that was named is damaged.
+    """
+    directory = TrialDirectory.open(trial)
+    experiment = trial_experiment(directory)
+    group = _evaluators(experiment)
+    name = policy or (group.policy if group else next(iter(experiment.policies)))
+    saved = _checkpoint(directory, checkpoint)
+    spec = _policy_spec(directory, experiment, name)
+    acting: ActingPolicy = import_target(spec.acting, f"policies.{name}")(spec)
+    acting.load(saved.weights())
+    return SavedPolicy(directory, experiment, spec, saved, acting)
 
 
 def evaluate_trial(
@@ -54,19 +105,14 @@ def evaluate_trial(
     """
     if episodes < 1:
         raise UsageError("nothing to evaluate", value=episodes, expected="at least 1 episode")
-    directory = TrialDirectory.open(trial)
-    experiment = load_experiment(str(directory.experiment))
-    group = next((one for one in experiment.workers.values() if isinstance(one, EvaluatorGroup)), None)
-    name = policy or (group.policy if group else next(iter(experiment.policies)))
-    saved = _checkpoint(directory, checkpoint)
-    spec = _policy_spec(directory, experiment, name)
-    acting: ActingPolicy = import_target(spec.acting, f"policies.{name}")(spec)
-    acting.load(saved.weights())
+    opened = open_policy(trial, checkpoint, policy)
+    experiment, spec, saved = opened.experiment, opened.spec, opened.checkpoint
+    group = _evaluators(experiment)
     count = min(episodes, environments or (group.environments if group else DEFAULT_ENVIRONMENTS))
     began = time.monotonic()
     returns, lengths = run_episodes(
         environment_factory(experiment.model_dump(mode="json")["environment"]),
-        acting,
+        opened.acting,
         spec,
         episodes=episodes,
         environments=count,
@@ -74,7 +120,7 @@ def evaluate_trial(
     )
     seconds = time.monotonic() - began
     env_steps = int(saved.counters.get("env_steps", 0))
-    result = EvaluationResult(name, saved.version, env_steps, tuple(returns), tuple(lengths), seconds)
+    result = EvaluationResult(spec.name, saved.version, env_steps, tuple(returns), tuple(lengths), seconds)
     return {
         **scores(result),
         "checkpoint": str(saved.path),
@@ -82,6 +128,10 @@ def evaluate_trial(
         "seconds": seconds,
         "returns": returns,
     }
+
+
+def _evaluators(experiment: Experiment) -> EvaluatorGroup | None:
+    return next((one for one in experiment.workers.values() if isinstance(one, EvaluatorGroup)), None)
 
 
 def _checkpoint(directory: TrialDirectory, wanted: str | None) -> Checkpoint:

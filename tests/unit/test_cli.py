@@ -27,13 +27,14 @@ def run(capsys):
 @pytest.fixture
 def calls(monkeypatch):
     """A controller that notes how it was called and ends with ``calls.code``."""
-    noted = types.SimpleNamespace(experiment=None, options=None, code=0, raises=None)
+    noted = types.SimpleNamespace(experiment=None, options=None, code=0, raises=None, seeds=[])
 
     def run_trial(experiment, **options):
         noted.experiment, noted.options = experiment, options
+        noted.seeds.append(experiment.seed)
         if noted.raises is not None:
             raise noted.raises
-        return types.SimpleNamespace(exit_code=noted.code, summary={})
+        return types.SimpleNamespace(exit_code=noted.code, summary={}, trial_dir=Path("nowhere"))
 
     module = types.ModuleType("srl.distributed.controller")
     module.run_trial = run_trial
@@ -107,6 +108,12 @@ def test_an_algorithm_that_inherits_its_recipe_is_the_one_that_runs(run, calls, 
         (["--algorithm", "ppo", "--environment", "CartPole-v9"], "CartPole-v1"),
         (["--algorithm", "a.b:C", "--environment", "CartPole-v1", "--no-plugins"], "built-in plugins only"),
         (["cartpole_ppo", "--seed", "-1"], "at least 0"),
+        (["cartpole_ppo", "--seeds", "1,x"], "such as 1,2,3"),
+        (["cartpole_ppo", "--seeds", "1,1"], "each once"),
+        (["cartpole_ppo", "--seeds", "1,-2"], "from 0 to"),
+        (["cartpole_ppo", "--seeds", "1,2", "--seed", "3"], "not both"),
+        (["evalute", "trials/first"], "Did you mean 'srl-run evaluate'?"),
+        (["chek"], "Did you mean 'srl-run check'?"),
         (["evaluate", "somewhere", "--episodes", "0"], "at least 1"),
     ],
 )
@@ -182,19 +189,22 @@ def test_schema_is_json(run):
     assert json.loads(out)["properties"]["stop"]
 
 
-def test_evaluate_prints_what_comes_back(run, monkeypatch):
+def test_evaluate_prints_what_comes_back(run, monkeypatch, tmp_path):
     seen = []
 
-    def evaluate_trial(trial, episodes, checkpoint):
-        seen.append((trial, episodes, checkpoint))
-        return {"mean_return": 475.5, "episodes": episodes}
+    def evaluate_trial(trial, episodes, checkpoint, **options):
+        seen.append((trial, episodes, checkpoint, options["seed"]))
+        return {"mean_return": 475.5, "episodes": episodes, "returns": [1.0]}
 
     module = types.ModuleType("srl.distributed.evaluate")
     module.evaluate_trial = evaluate_trial
     monkeypatch.setitem(sys.modules, "srl.distributed.evaluate", module)
-    code, out, _ = run("evaluate", "trials/x", "--episodes", "5")
+    (tmp_path / "experiment.yaml").touch()
+    code, out, _ = run("evaluate", str(tmp_path), "--episodes", "5")
     assert (code, out) == (0, "mean_return: 475.5\nepisodes: 5\n")
-    assert seen == [(Path("trials/x"), 5, None)]
+    code, out, _ = run("evaluate", str(tmp_path), "--json", "--seed", "4", "--checkpoint", "best")
+    assert json.loads(out)["returns"] == [1.0]
+    assert seen == [(tmp_path, 5, None, None), (tmp_path, 100, "best", 4)]
 
 
 @pytest.mark.parametrize(

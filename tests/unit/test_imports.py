@@ -9,7 +9,8 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "srl"
 ROOMS = ("api", "system", "algorithms", "environments", "distributed", "experiments")
-ANYTHING = (*ROOMS, "cli", "screen")
+FRONT = ("cli", "commands", "trials", "screen")
+ANYTHING = (*ROOMS, *FRONT)
 
 MAY_IMPORT = {
     "api": ("api",),
@@ -18,10 +19,8 @@ MAY_IMPORT = {
     "environments": ("environments", "api"),
     "distributed": ("distributed", "api", "system"),
     "experiments": ANYTHING,
-    "cli": ANYTHING,
-    "screen": ANYTHING,
-    "__init__": (),
-    "__main__": ANYTHING,
+    **dict.fromkeys(FRONT, ANYTHING),
+    "__init__": ("trials",),
 }
 
 HEAVY = ("torch", "zmq", "grpc", "gymnasium")
@@ -135,12 +134,18 @@ def test_importing_the_api_loads_nothing_heavy():
     assert {name: heavy for name, heavy in loaded.items() if heavy} == {}
 
 
+def test_importing_the_package_loads_nothing_of_it():
+    code = "import srl, sys; print(*sorted(name for name in sys.modules if name.startswith('srl') or name == 'numpy'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["srl"]
+
+
 def test_light_modules_load_no_torch():
     """Actors with remote inference, the controller, the command line and the plain-data side of algorithms."""
     light = [
         name
         for name in MODULES
-        if room_of(name) in ("cli", "environments", "distributed")
+        if room_of(name) in ("cli", "commands", "trials", "environments", "distributed")
         or name.startswith(("srl.system.streams", "srl.system.workers.actor", "srl.system.parameter"))
         or name.rpartition(".")[2] in ("config", "spec", "recipe", "plugin", "numpy_mlp")
         or name in ("srl.algorithms", "srl.algorithms.ppo", "srl.algorithms.networks")

@@ -1,0 +1,134 @@
+"""What the parsers of several sub-commands share."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from pathlib import Path
+
+from srl.api.errors import UsageError
+from srl.api.experiment import Experiment
+from srl.api.loading import UnreadOptionWarning, bundled_experiments
+from srl.api.suggest import nearest
+from srl.api.yaml_text import parse_value
+from srl.commands import COMMANDS
+from srl.trials.experiments import as_experiment, recipe
+
+EXPERIMENT_HELP = "a bundled name (srl-run list), a YAML file, or a Python file with 'def experiment() -> Experiment'"
+OVERRIDE_HELP = "value in YAML for one key of the experiment; null removes a policy, stream or worker group"
+CHECKPOINT_HELP = "best, newest, or a checkpoint's name or version (default: the best, else the newest)"
+
+
+def make_parser(name: str, description: str, epilog: str = "") -> argparse.ArgumentParser:
+    """A parser in the style of all of them; the epilog is shown as it is written."""
+    return argparse.ArgumentParser(
+        prog=f"srl-run {name}".strip(),
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def add_experiment(parser: argparse.ArgumentParser) -> None:
+    """Everything that says which experiment, with which changes."""
+    parser.add_argument("words", nargs="*", metavar="EXPERIMENT [key.path=value ...]", help=EXPERIMENT_HELP)
+    parser.add_argument("--algorithm", metavar="NAME", help="in place of EXPERIMENT: this algorithm's own recipe ...")
+    parser.add_argument(
+        "--environment", metavar="ID", help="... for this environment: a Gymnasium id, or a mapping in YAML with 'type'"
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="root of all randomness (default: as in the experiment)")
+    parser.add_argument(
+        "--transport",
+        choices=("auto", "in_process", "shared_memory", "tcp"),
+        help="how blocks move between workers (default: as in the experiment; auto = fastest that the placement has)",
+    )
+    parser.add_argument(
+        "--placement",
+        choices=("auto", "fused", "processes"),
+        help="fused = one process and thread; processes = one per worker (default: as in the experiment)",
+    )
+    parser.add_argument(
+        "--no-plugins", action="store_true", help="refuse Python experiments and every plugin that is not built in"
+    )
+
+
+def add_trial(parser: argparse.ArgumentParser) -> None:
+    """The directory of one trial."""
+    parser.add_argument("trial", type=Path, metavar="TRIAL", help="directory of the trial")
+
+
+def add_trials(parser: argparse.ArgumentParser) -> None:
+    """The directories of several trials."""
+    parser.add_argument("trials", type=Path, nargs="+", metavar="TRIAL", help="directories of trials")
+
+
+def add_saved_policy(parser: argparse.ArgumentParser) -> None:
+    """Which saved version of which policy."""
+    parser.add_argument("--checkpoint", metavar="NAME", help=CHECKPOINT_HELP)
+    parser.add_argument("--policy", metavar="NAME", help="policy (default: the evaluators', or the first one)")
+
+
+def experiment_of(options: argparse.Namespace) -> Experiment:
+    """The experiment that the arguments name, with their changes; warnings go to standard error."""
+    source, overrides = _words(options.words)
+    for key in ("seed", "transport", "placement"):
+        if getattr(options, key) is not None:
+            overrides.append(f"{key}={getattr(options, key)}")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        experiment = _load(options, source, overrides)
+    for warning in caught:
+        if not issubclass(warning.category, UnreadOptionWarning):
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+            continue
+        print(f"srl-run: warning: {warning.message}", file=sys.stderr)
+    return experiment
+
+
+def at_least_one(value: int, option: str, what: str) -> None:
+    """Refuse a number below 1.
+
+    Raises:
+        UsageError: It is below 1.
+    """
+    if value < 1:
+        raise UsageError(what, where=option, value=value, expected="at least 1")
+
+
+def _load(options: argparse.Namespace, source: str | None, overrides: list[str]) -> Experiment:
+    allow_plugins = not options.no_plugins
+    recipe_wanted = options.algorithm is not None or options.environment is not None
+    if source is not None and not recipe_wanted:
+        _refuse_misspelt_command(source)
+        return as_experiment(source, overrides, allow_plugins=allow_plugins)
+    if source is not None or options.algorithm is None or options.environment is None:
+        raise UsageError(
+            "which experiment?",
+            value=source,
+            expected="either EXPERIMENT, or both --algorithm and --environment",
+            hint="See srl-run list and srl-run --help.",
+        )
+    environment = options.environment
+    if environment.lstrip().startswith("{"):
+        environment = parse_value(environment)
+    return recipe(options.algorithm, environment, overrides, allow_plugins=allow_plugins)
+
+
+def _words(words: list[str]) -> tuple[str | None, list[str]]:
+    sources = [word for word in words if "=" not in word]
+    if len(sources) > 1:
+        _refuse_misspelt_command(sources[0])
+        raise UsageError(
+            "more than one experiment is named", value=" ".join(sources), expected="one, or key.path=value"
+        )
+    return (sources[0] if sources else None), [word for word in words if "=" in word]
+
+
+def _refuse_misspelt_command(word: str) -> None:
+    """A word that is nearer to a sub-command than to any bundled experiment was meant as one."""
+    names = bundled_experiments()
+    close = nearest(word, [*COMMANDS, *names], count=1)
+    if word not in names and close and close[0] in COMMANDS:
+        raise UsageError("neither an experiment nor a command", value=word, hint=f"Did you mean 'srl-run {close[0]}'?")
