@@ -93,6 +93,10 @@ class Registry:
         self._read_packages()
         return tuple(sorted(self._entries[kind]))
 
+    def entries(self, kind: Kind) -> dict[str, Entry]:
+        """Name to target and source of a kind, in alphabetical order, installed packages included."""
+        return {name: self._entries[kind][name] for name in self.names(kind)}
+
     def target(self, kind: Kind, name: str, where: str = "") -> str:
         """``package.module:Attr`` behind a name (or the name itself if it has that form); imports nothing.
 
