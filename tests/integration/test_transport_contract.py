@@ -8,13 +8,14 @@ import os
 import select
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import zmq
 
-from srl.api.block import BlockHeader, FieldSpec, trajectory_schema
+from srl.api.block import BlockHeader, FieldSpec, policy_schema, trajectory_schema
 from srl.api.errors import SchemaMismatchError, StreamError, WaitTimeout
 from srl.api.policy import ActInput, ActOutput, NoiseSpec, PolicySpec
 from srl.api.spaces import ArraySpec, SpaceSpec
@@ -68,10 +69,11 @@ ACTOR = Producer(actor=0, incarnation=0, ring_groups=RING_GROUPS)
 class Wiring:
     """The transports of a trainer's and an actor's process; streams ``s`` and ``i``, policy ``p``."""
 
-    def __init__(self, kind, run_dir, schema=SCHEMA):
+    def __init__(self, kind, run_dir, schema=SCHEMA, spec=SPEC):
         self.kind = kind
         self.run_dir = run_dir
         self.schema = schema
+        self.spec = spec
         self.descriptors = {}
         self._transports = []
         self._keys = None
@@ -82,7 +84,7 @@ class Wiring:
             servers = ("policy/0", "policy/1")
             plan = plan_descriptors(
                 [SampleSegments("s", schema, SLOTS, ("trainer/0", "trainer/1"), actors)],
-                [InferenceSegment("i", schema, SPEC, RING_GROUPS, actors, servers)],
+                [InferenceSegment("i", schema, spec, RING_GROUPS, actors, servers)],
                 [WeightsSegment("p", ("trainer/0", *actors))],
             )
             self.descriptors = create_descriptors(plan)
@@ -112,14 +114,14 @@ class Wiring:
         return self.client_side().sample_producer("s", rank, schema or self.schema, producer)
 
     def server(self, index=0):
-        return self.server_side.inference_server("i", index, self.schema, SPEC, "s")
+        return self.server_side.inference_server("i", index, self.schema, self.spec, "s")
 
     def actor(self, producer=ACTOR, servers=2):
         """Both ends of an actor's process."""
         transport = self.client_side()
         return (
             transport.sample_producer("s", 0, self.schema, producer),
-            transport.inference_client("i", servers, self.schema, SPEC, producer, "s"),
+            transport.inference_client("i", servers, self.schema, self.spec, producer, "s"),
         )
 
     def close(self):
@@ -453,6 +455,70 @@ def test_decisions_are_those_of_the_row_asked_about(wiring):
         assert np.array_equal(out.extras["log_probability"], np.where(batch.valid, batch.noise.sum(axis=1), -1))
         assert list(client.poll()) == []
     assert producer.block(credit)["value"][0].sum() != 0
+
+
+RICH = replace(
+    SPEC,
+    observation=SpaceSpec.nested(
+        "dict", {"image": SpaceSpec("box", (3, 3), "uint8"), "speed": SpaceSpec("box", (2,), "float32")}
+    ),
+    action_mask=2,
+    state_size=3,
+    state_rows=ROWS,
+)
+
+
+def rich_arrays(block, row, seed):
+    """As :func:`arrays_of`, with a mask and states; random bytes in the record."""
+    generator = np.random.default_rng(seed)
+    raw = block["observation"][row].view(np.uint8)
+    raw[...] = generator.integers(0, 256, raw.shape, np.uint8)
+    block["action_mask"][row] = generator.integers(0, 2, (COLUMNS, 2), np.uint8)
+    at_end = row == ROWS
+    batch = ActInput(
+        block["observation"][row],
+        generator.random((COLUMNS, 2), np.float32),
+        np.zeros(COLUMNS, bool) if at_end else block["episode_start"][row],
+        np.ones(COLUMNS, bool) if at_end else block["valid"][row],
+        block["action_mask"][row],
+        generator.random((COLUMNS, 3), np.float32),
+    )
+    own = {extra.name: np.zeros(COLUMNS, np.float32) for extra in EXTRAS}
+    out = ActOutput(
+        np.zeros(COLUMNS, np.int64) if at_end else block["action"][row],
+        own if at_end else {extra.name: block[extra.name][row] for extra in EXTRAS},
+        np.zeros((COLUMNS, 3), np.float32),
+        np.zeros((COLUMNS, 3), np.float32),
+    )
+    return batch, out
+
+
+def test_records_masks_and_states_travel_with_every_row(kind, run_dir):
+    wiring = Wiring(kind, run_dir, policy_schema(RICH, rows=ROWS, columns=COLUMNS), RICH)
+    consumer, server = wiring.consumer(), wiring.server()
+    producer, client = wiring.actor()
+    events_of(consumer, 1)
+    consumer.send_credit(ACTOR, Credit(0, 1, 2, 0, 5))
+    credit = credit_of(producer, 1)
+    for row in range(ROWS + 1):
+        batch, out = rich_arrays(producer.block(credit), row, seed=row)
+        client.request(credit, row, batch, out)
+        (request,) = requests_of(server)
+        for name in ("observation", "noise", "episode_start", "valid", "action_mask", "state"):
+            assert getattr(request.batch, name).tobytes() == getattr(batch, name).tobytes(), name
+        before = batch.state.copy()
+        request.out.used_state[...] = 10 * request.batch.state
+        request.out.state[...] = request.batch.state + row
+        request.out.action[...] = row
+        request.out.extras["value"][...] = request.batch.action_mask.sum(axis=1)
+        server.reply(request, 5)
+        assert list(until(client.poll, client)) == [(1, 5)]
+        np.testing.assert_array_equal(out.used_state, 10 * before)
+        np.testing.assert_array_equal(out.state, before + row)
+        np.testing.assert_array_equal(batch.state, before)
+        np.testing.assert_array_equal(out.extras["value"], batch.action_mask.sum(axis=1))
+        assert out.action.tolist() == [row] * COLUMNS
+    wiring.close()
 
 
 def test_ring_groups_are_under_way_together_and_answered_in_any_order(wiring):
