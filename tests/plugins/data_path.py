@@ -22,7 +22,7 @@ from srl.api.spaces import SpaceSpec, mask_size, stored_action
 
 TRAINER = Path(__file__).with_name("data_path_trainer.py")
 LENGTHS = (3, 3, 5)
-"""Steps of an episode, cycled over the columns. Odd columns have a reset query (next-step autoreset), even ones none."""
+"""Steps of an episode, cycled over the columns; odd columns have a reset query (next-step autoreset)."""
 
 OBSERVATION = SpaceSpec.nested(
     "dict",

@@ -15,7 +15,7 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
-from srl.environments.toy import Count, CountVector
+from srl.environments.toy import Count, CountVector, RandomStart
 
 Step = tuple[NDArray[Any], float, bool, bool, dict[str, Any]]
 
@@ -105,6 +105,21 @@ class SeedCount(Count):
 
     def _observation(self) -> NDArray[Any]:
         return np.array([self._draw, self._seeds], np.float64)
+
+
+class LoggedStart(RandomStart):
+    """Writes the first observation of every episode into a file of its own in ``directory``, one per line."""
+
+    def __init__(self, directory: str, length: int = 3) -> None:
+        super().__init__(length)
+        self._file = Path(directory) / f"{os.getpid()}-{id(self)}"
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """As :class:`RandomStart`, written down."""
+        observation, infos = super().reset(seed=seed)
+        with self._file.open("a") as file:
+            file.write(f"{self._draw!r}\n")
+        return observation, infos
 
 
 class TwoLengths(gymnasium.Env[Any, Any]):
