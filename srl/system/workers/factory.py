@@ -170,7 +170,7 @@ def _trainer(site: Site) -> Worker:
     plugin = algorithm_plugin(site.experiment.policies[group.policy].algorithm.type)
     config = plugin.config.model_validate(site.experiment.policies[group.policy].algorithm.options)
     extra = {ENV_STEPS_FIELD: ((1,), "int64")}
-    training = Training(spec, seed=site.experiment.seed, device=group.device, rank=site.worker.index, extra=extra)
+    training = Training(spec, seed=site.experiment.seed, device=group.device, extra=extra)
     algorithm = import_target(plugin.implementation, f"policies.{group.policy}.algorithm")(config, training)
     lag = flow["max_policy_lag"]
     intake = Intake(

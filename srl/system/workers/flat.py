@@ -13,6 +13,9 @@ from torch import nn
 from srl.api.errors import UsageError
 from srl.system.parameters import ParameterLayout
 
+TAIL = 16
+"""Numbers behind the gradients in the message that is summed over ranks: counts and flags."""
+
 ArrayShapes = Mapping[str, tuple[tuple[int, ...], str]]
 
 
@@ -25,6 +28,13 @@ class FlatModule:
     Args:
         module: On its device; its parameters become views.
         extra: Further arrays to publish with the weights: name to (shape, dtype name).
+
+    Attributes:
+        layout: Where everything lies.
+        memory: The whole buffer, ``uint8[layout.size_bytes]``.
+        weights: The parameters in it, ``float32[W]``.
+        gradients: Their gradients, ``float32[W]``.
+        gradient_message: The same memory with ``TAIL`` numbers behind it: one message over ranks.
 
     Raises:
         UsageError: A parameter is not float32.
@@ -45,10 +55,11 @@ class FlatModule:
         self._extra = frozenset(extra)
         self.layout = ParameterLayout.of({**arrays, **extra})
         device = next(iter(parameters.values())).device
-        self._memory = torch.zeros(self.layout.size_bytes, dtype=torch.uint8, device=device)
+        self.memory = torch.zeros(self.layout.size_bytes, dtype=torch.uint8, device=device)
         end = ParameterLayout.of({name: _shape(tensor) for name, tensor in parameters.items()}).size_bytes
-        self.weights = self._memory[:end].view(torch.float32)
-        self.gradients = torch.zeros_like(self.weights)
+        self.weights = self.memory[:end].view(torch.float32)
+        self.gradient_message = torch.zeros(len(self.weights) + TAIL, device=device)
+        self.gradients = self.gradient_message[: len(self.weights)]
         self._views = {field.name: self._view(field.name) for field in self.layout.fields}
         with torch.no_grad():
             for name, parameter in parameters.items():
@@ -61,8 +72,12 @@ class FlatModule:
 
     def bytes(self) -> NDArray[np.uint8]:
         """The whole buffer, ``uint8[layout.size_bytes]``: aliased on the CPU, a copy from another device."""
-        array: NDArray[np.uint8] = self._memory.cpu().numpy()
+        array: NDArray[np.uint8] = self.memory.cpu().numpy()
         return array
+
+    def checksum(self) -> int:
+        """Sum of the buffer's 64-bit words, modulo 2**64: equal on ranks whose weights are equal bit for bit."""
+        return int(self.memory.view(torch.int64).sum())
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take over parameters and buffers by name; other names are ignored, extra arrays may be missing.
@@ -92,7 +107,7 @@ class FlatModule:
         field = next(field for field in self.layout.fields if field.name == name)
         dtype = torch.from_numpy(np.empty(0, field.dtype)).dtype
         size = int(np.prod(field.shape, dtype=np.int64)) * dtype.itemsize
-        return self._memory[field.offset_bytes : field.offset_bytes + size].view(dtype).view(field.shape)
+        return self.memory[field.offset_bytes : field.offset_bytes + size].view(dtype).view(field.shape)
 
     def _gradient(self, name: str) -> torch.Tensor:
         field = next(field for field in self.layout.fields if field.name == name)

@@ -1,11 +1,11 @@
-"""What a trainer worker offers an algorithm, for one rank: the module, optimizers, gradient steps, saved state."""
+"""What a trainer worker offers an algorithm: the module, optimizers, gradient steps over all ranks, saved state."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import isfinite
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,9 +14,16 @@ from numpy.typing import NDArray
 from srl.api.errors import NonFiniteError, UsageError
 from srl.api.importing import import_target
 from srl.api.policy import PolicySpec
+from srl.system.collective import Alone, Collective, Operation
 from srl.system.parameters import ParameterLayout
 from srl.system.seeding import generator, module_seed
 from srl.system.workers.flat import ArrayShapes, FlatAdam, FlatModule
+
+COUNT_BASE = 4096
+"""Counts travel as two float32 digits of this base, each of which is exact."""
+
+TEXT_BYTES = 1024
+"""What a rank says about a value that is not finite, at most."""
 
 
 def build_module(spec: PolicySpec, seed: int) -> torch.nn.Module:
@@ -42,7 +49,7 @@ class Training:
         spec: The policy to train.
         seed: The experiment's seed.
         device: torch device name.
-        rank: Number of this rank, for its randomness.
+        collective: The way to the other ranks; ``None`` = there are none.
         extra: Further arrays to publish with the weights: name to (shape, dtype name); see :meth:`set_extra`.
 
     Attributes:
@@ -51,23 +58,31 @@ class Training:
         device: Where it is.
         version: Completed updates; kept by the trainer worker.
         progress: Share of the budget used, 0 to 1; kept by the trainer worker.
-        generator: Randomness of this rank.
+        generator: Randomness; the same numbers on every rank.
+        rank: Number of this rank.
+        ranks: How many there are.
         gradient_steps: Steps made.
         layout: Layout of :meth:`flat_weights`.
     """
 
     def __init__(
-        self, spec: PolicySpec, *, seed: int, device: str = "cpu", rank: int = 0, extra: ArrayShapes | None = None
+        self,
+        spec: PolicySpec,
+        *,
+        seed: int,
+        device: str = "cpu",
+        collective: Collective | None = None,
+        extra: ArrayShapes | None = None,
     ) -> None:
         self.spec = spec
         self.device = torch.device(device)
         self.policy = build_module(spec, seed).to(self.device)
         self.version = 0
-        self.rank = rank
-        self.ranks = 1
+        self._collective = collective or Alone()
+        self.rank, self.ranks = self._collective.rank, self._collective.ranks
         self.progress = 0.0
         self.gradient_steps = 0
-        self.generator = generator(seed, f"trainer/{spec.name}", rank)
+        self.generator = generator(seed, f"trainer/{spec.name}", 0)
         self._flat = FlatModule(self.policy, extra or {})
         self._optimizers: list[FlatAdam] = []
 
@@ -98,14 +113,10 @@ class Training:
 
         With no valid row anywhere nothing happens, and the norm is 0.
         """
-        total = int(self.reduce(valid_count))
+        problem = self._accumulate(valid_count, backward, loss_sum, outputs, gradients)
+        total = self._sum_over_ranks(valid_count, problem)
         if total == 0:
             return 0.0
-        self._flat.gradients.zero_()
-        if backward is not None:
-            backward()
-        else:
-            self._backward(loss_sum, outputs, gradients)
         norm = float(torch.linalg.vector_norm(self._flat.gradients)) / total
         if not isfinite(norm):
             raise self._non_finite("gradient norm", norm)
@@ -116,30 +127,50 @@ class Training:
         self.gradient_steps += 1
         return norm
 
-    def reduce(self, value: float, op: Literal["sum", "max", "min"] = "sum") -> float:
-        """A number combined over all ranks: with one rank, itself."""
-        return float(value)
+    def reduce(self, value: float, op: Operation = "sum") -> float:
+        """A number combined over all ranks."""
+        return float(self._collective.reduce_array(np.array([value], np.float64), op)[0])
 
-    def reduce_array(
-        self, values: NDArray[np.float64], op: Literal["sum", "max", "min"] = "sum"
-    ) -> NDArray[np.float64]:
-        """Numbers combined over all ranks: with one rank, a copy."""
-        return np.array(values, np.float64)
+    def reduce_array(self, values: NDArray[np.float64], op: Operation = "sum") -> NDArray[np.float64]:
+        """Numbers combined over all ranks, each for itself."""
+        return self._collective.reduce_array(values, op)
 
     def gather(self, values: NDArray[Any]) -> list[NDArray[Any]]:
-        """The arrays of all ranks: with one rank, this one."""
-        return [values]
+        """The arrays of all ranks in order of rank."""
+        return self._collective.gather(values)
 
     def agree(self, problem: NonFiniteError | None) -> None:
-        """Raise if any rank has a problem."""
+        """Raise on every rank if any rank has a problem; see :meth:`srl.api.algorithm.TrainerContext.agree`."""
+        if self.ranks == 1:
+            if problem is not None:
+                raise problem
+            return
+        flags = [bool(one[0]) for one in self.gather(np.array([problem is not None]))]
+        if not any(flags):
+            return
+        text = np.zeros(TEXT_BYTES, np.uint8)
+        said = str(problem or "").encode()[:TEXT_BYTES]
+        text[: len(said)] = np.frombuffer(said, np.uint8)
+        texts = [one.tobytes().rstrip(b"\0").decode(errors="replace") for one in self.gather(text)]
         if problem is not None:
             raise problem
+        first = flags.index(True)
+        raise NonFiniteError(f"trainer rank {first} found a value that is not finite: {texts[first]}")
+
+    def synchronize(self) -> None:
+        """Take over rank 0's weights and buffers: a module may draw its first ones from a generator of its own."""
+        if self.ranks > 1:
+            self._collective.broadcast(self._flat.memory)
+
+    def checksum(self) -> int:
+        """A number that is equal on all ranks whose weights are equal bit for bit."""
+        return self._flat.checksum()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Around one ``update``: if it raises :class:`NonFiniteError`, weights, optimizers and counters are as before.
+        """Around one ``update``: if it raises, weights, optimizers and counters are as before.
 
-        Weights that became infinite without any loss or gradient doing so raise too.
+        Weights that became infinite without any loss or gradient doing so raise :class:`NonFiniteError` too.
         """
         weights = self._flat.weights.clone()
         state = self.state()
@@ -147,7 +178,7 @@ class Training:
             yield
             if not isfinite(float(self._flat.weights.sum())):
                 raise self._non_finite("weight", float("nan"))
-        except NonFiniteError:
+        except BaseException:
             self._flat.weights.copy_(weights)
             self.load_state(state)
             raise
@@ -196,6 +227,56 @@ class Training:
         self.generator.bit_generator.state = state["generator"]
         for index, optimizer in enumerate(self._optimizers):
             optimizer.load_state(saved[str(index)])
+
+    def _accumulate(
+        self,
+        valid_count: int,
+        backward: Callable[[], None] | None,
+        loss_sum: torch.Tensor | None,
+        outputs: Sequence[torch.Tensor],
+        gradients: Sequence[torch.Tensor],
+    ) -> NonFiniteError | None:
+        """Leave this rank's gradients in the flat buffer; zeros where it has no valid row, or something is not finite.
+
+        Returns:
+            What is not finite. It is raised only when all ranks know.
+        """
+        own = self._flat.gradients.zero_()
+        if valid_count == 0:
+            return None
+        try:
+            if backward is not None:
+                backward()
+            else:
+                self._backward(loss_sum, outputs, gradients)
+            # With one rank the norm of the sum says the same.
+            if self.ranks > 1 and not isfinite(norm := float(torch.linalg.vector_norm(own))):
+                raise self._non_finite("gradient norm", norm)
+        except NonFiniteError as error:
+            own.zero_()
+            return error
+        return None
+
+    def _sum_over_ranks(self, valid_count: int, problem: NonFiniteError | None) -> int:
+        """Sum the gradients over all ranks in place, in one message with the count.
+
+        Returns:
+            The global valid count.
+
+        Raises:
+            NonFiniteError: Some rank has a problem; on all ranks.
+        """
+        if self.ranks == 1:
+            self.agree(problem)
+            return valid_count
+        message = self._flat.gradient_message
+        high, low = divmod(valid_count, COUNT_BASE)
+        message[-3:] = torch.tensor([low, high, problem is not None], dtype=torch.float32)
+        self._collective.sum_tensor(message)
+        low, high, problems = (int(number) for number in message[-3:].tolist())
+        if problems:
+            self.agree(problem)
+        return high * COUNT_BASE + low
 
     def _backward(
         self, loss_sum: torch.Tensor | None, outputs: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
