@@ -44,12 +44,12 @@ class PluginFile(Model):
     """A plugin file or module together with what it brings."""
 
     path: str = Field(description="File (./file.py) or module.")
-    provides: tuple[Literal["algorithm", "environment", "network", "transport", "launcher", "metrics_sink"], ...] = (
-        Field(
-            default=(),
-            description="Kinds it registers. Actors import only plugins that provide environments; empty = unknown, "
-            "every process imports it.",
-        )
+    provides: tuple[
+        Literal["algorithm", "environment", "wrapper", "network", "transport", "launcher", "metrics_sink"], ...
+    ] = Field(
+        default=(),
+        description="Kinds it registers. Actors import only plugins that provide environments or wrappers; empty = "
+        "unknown, every process imports it.",
     )
 
 

@@ -66,7 +66,19 @@ class OptionsCheck:
             code = code_names({key: entry for key, entry in value.items() if key != "type"}, "environment")
             for path, text in code:
                 yield SRLError("--no-plugins forbids what names code to import", where=path, value=text)
-            if code:
+            registered = [
+                SRLError(
+                    "--no-plugins admits built-in wrappers only",
+                    where=f"environment.wrappers.{index}.type",
+                    value=entry["type"],
+                    expected=" or ".join(sorted(BUILT_IN["wrapper"])),
+                )
+                for index, entry in enumerate(_entries(value.get("wrappers")))
+                if isinstance(entry.get("type"), str) and self._forbidden("wrapper", entry["type"])
+            ]
+            named = {path for path, _ in code}
+            yield from (problem for problem in registered if problem.where not in named)
+            if code or registered:
                 return  # the factory's own check would import it
         plugin = yield from self._resolve("environment", value["type"], "environment.type")
         if plugin is not None:
@@ -104,6 +116,11 @@ class OptionsCheck:
 
     def _forbidden(self, kind: Kind, name: str) -> bool:
         return not self._allow_plugins and name not in BUILT_IN[kind]
+
+
+def _entries(value: Any) -> list[Mapping[str, Any]]:
+    """The mappings of a list; whatever else stands there is named by the model."""
+    return [entry if isinstance(entry, Mapping) else {} for entry in value] if isinstance(value, list) else []
 
 
 def _with_line(problem: SRLError, lines: Mapping[KeyPath, int]) -> SRLError:

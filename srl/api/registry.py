@@ -19,7 +19,7 @@ from srl.api.errors import PluginError
 from srl.api.importing import import_module, import_target, is_target, target_of
 from srl.api.suggest import did_you_mean
 
-Kind = Literal["algorithm", "environment", "network", "transport", "launcher", "metrics_sink"]
+Kind = Literal["algorithm", "environment", "wrapper", "network", "transport", "launcher", "metrics_sink"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 ENTRY_POINT_GROUP = "srl.plugins"
 
@@ -28,6 +28,26 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     "environment": {
         "gymnasium": "srl.environments.gymnasium_adapter:GymnasiumFactory",
         "atari": "srl.environments.atari:AtariFactory",
+        "envpool": "srl.environments.envpool_adapter:EnvPoolFactory",
+    },
+    "wrapper": {
+        name: f"srl.environments.wrappers:{name}"
+        for name in (
+            "channels_first",
+            "filter_observation",
+            "flatten_observation",
+            "frame_skip",
+            "frame_stack",
+            "gray_scale",
+            "normalize_observation",
+            "rescale_observation",
+            "resize",
+            "reward_clip",
+            "reward_scale",
+            "sticky_action",
+            "time_aware",
+            "time_limit",
+        )
     },
     "network": {
         "mlp": "srl.algorithms.networks.encoders:MLPEncoder",

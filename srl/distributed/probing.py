@@ -78,7 +78,7 @@ def main(source: TextIO, answer: TextIO) -> int:
     sys.path[:] = request["path"]
     try:
         experiment = Experiment.model_validate(request["experiment"])
-        load_plugins(experiment.plugin_paths({"environment"}))
+        load_plugins(experiment.plugin_paths({"environment", "wrapper"}))
         result: dict[str, Any] = {"spec": environment_factory(request["experiment"]["environment"]).probe().to_dict()}
     except SRLError as error:
         result = {"error": _to_dict(error)}

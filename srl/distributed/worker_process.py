@@ -48,8 +48,8 @@ TERMINATE_SECONDS = 1.0
 """After a SIGTERM, the time for the controller to say what is to be done."""
 
 PLUGIN_KINDS = {
-    "actor": {"environment"},
-    "evaluator": {"environment"},
+    "actor": {"environment", "wrapper"},
+    "evaluator": {"environment", "wrapper"},
     "policy": {"network"},
     "trainer": {"algorithm", "network"},
 }

@@ -17,7 +17,6 @@ frame skip, the maximum over the last two frames, resizing and stacking; three t
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,7 +29,7 @@ from srl.api.environment import Ended, EnvironmentFactory, EnvironmentSpec, Step
 from srl.api.errors import EnvironmentFault, MissingExtraError, SRLError
 from srl.api.spaces import SpaceSpec
 from srl.api.suggest import did_you_mean
-from srl.environments.options import Options, option_problems, parse_options
+from srl.environments.options import Options, option_problems, parse_options, worker_threads
 from srl.environments.sources import INSTALL_COMMANDS
 from srl.environments.spaces import check_seeds
 
@@ -263,7 +262,7 @@ def _make(game: str, count: int, options: AtariOptions) -> Any:
     return AtariVectorEnv(
         game,
         count,
-        num_threads=options.num_threads or _worker_threads(),
+        num_threads=options.num_threads or worker_threads(),
         max_num_frames_per_episode=NO_FRAME_LIMIT,
         repeat_action_probability=options.repeat_action_probability,
         full_action_space=options.full_action_space,
@@ -278,9 +277,3 @@ def _make(game: str, count: int, options: AtariOptions) -> Any:
         reward_clipping=False,
         use_fire_reset=options.fire_reset,
     )
-
-
-def _worker_threads() -> int:
-    """The worker's share of the cores, which its shell put into OMP_NUM_THREADS."""
-    text = os.environ.get("OMP_NUM_THREADS", "")
-    return max(1, int(text)) if text.isdecimal() else 1

@@ -17,8 +17,11 @@ from numpy.typing import NDArray
 from srl.api.environment import Ended, StepOutput, VectorEnvironment
 from srl.api.errors import EnvironmentFault
 from srl.api.importing import place_of
+from srl.environments.masks import METHOD, MaskReader, MaskSource, split_mask
 from srl.environments.sources import making
-from srl.environments.spaces import environment_spec, fits, misfit
+from srl.environments.spaces import MASK_KEY, environment_spec
+from srl.environments.values import ActionReader, ObservationWriter
+from srl.environments.wrapping import RawEpisode
 
 SingleEnv = gymnasium.Env[Any, Any]
 
@@ -31,41 +34,53 @@ class EnvironmentList(VectorEnvironment):
         seeds: One per environment, given to its first reset only.
         name: Name for messages.
         frames_per_step: Emulator frames under one env step.
+        wrap: Puts the experiment's wrappers around an environment; ``None`` = there are none. With wrappers the
+            reported return is the sum of rewards under them, and an end after which the wrappers do not reset the
+            environment under them (a lost life) is no end of a reported episode.
+        action_mask: Where the environments put action masks; ``None`` = nowhere.
 
     Raises:
         EnvironmentFault: If an environment cannot be made, or has other spaces than the first.
     """
 
     def __init__(
-        self, make: Callable[[], SingleEnv], seeds: Sequence[int], *, name: str, frames_per_step: int = 1
+        self,
+        make: Callable[[], SingleEnv],
+        seeds: Sequence[int],
+        *,
+        name: str,
+        frames_per_step: int = 1,
+        wrap: Callable[[SingleEnv], SingleEnv] | None = None,
+        action_mask: MaskSource | None = None,
     ) -> None:
         self.count = len(seeds)
         self._name = name
         self._step = 0
         self._seeds = [int(seed) for seed in seeds]
         self._envs: list[SingleEnv] = []
+        self._raw: list[RawEpisode] = []
         try:
             for _ in seeds:
-                with making(name):
-                    self._envs.append(make())
-            self.spec = environment_spec(self._envs[0], name, frames_per_step)
+                self._add(make, wrap)
+            self.spec = environment_spec(self._envs[0], name, frames_per_step, action_mask)
             self._check_equal_spaces()
         except BaseException:
             self.close()
             raise
-        self._start = self.spec.action.start
-        self._discrete = self.spec.action.kind == "discrete"
-        self._action_dtype: np.dtype[Any] = np.dtype(self._envs[0].action_space.dtype)
+        self._actions = ActionReader(self.spec.action, self._envs[0].action_space)
+        self._writer = ObservationWriter(self.spec.observation)
+        self._masks = None if action_mask is None else MaskReader(self.spec.action, action_mask)
         self._shape = self.spec.observation.shape
         self._dtype: np.dtype[Any] = np.dtype(self.spec.observation.dtype)
+        self._is_box = self.spec.observation.kind == "box"
 
     def reset(self, out: StepOutput) -> None:
         """Start every environment with its seed (the only time seeds are given)."""
         index = 0
         try:
             for index, env in enumerate(self._envs):
-                observation, _ = env.reset(seed=self._seeds[index])
-                out.observation[index] = self._checked(index, observation)
+                observation, info = env.reset(seed=self._seeds[index])
+                self._write(index, observation, info, out)
         except EnvironmentFault:
             raise
         except Exception as error:
@@ -80,32 +95,29 @@ class EnvironmentList(VectorEnvironment):
             EnvironmentFault: If an environment raises or returns what its spaces do not allow.
         """
         self._step += 1
-        actions = self._given(action)
+        actions = self._actions.each(action)
         out.valid[...] = True
         out.episode_start[...] = False
-        columns: list[int] = []
-        finals: list[NDArray[Any]] = []
+        ends: list[tuple[int, NDArray[Any], float, bool]] = []
         index = 0
         try:
             for index, env in enumerate(self._envs):
-                observation, reward, terminated, truncated, _ = env.step(actions[index])
+                observation, reward, terminated, truncated, info = env.step(actions[index])
                 out.reward[index] = reward
                 out.terminated[index] = terminated
                 out.truncated[index] = truncated
                 if terminated or truncated:
-                    columns.append(index)
                     # A copy, because an environment may hand out one buffer again and again.
-                    finals.append(np.array(self._checked(index, observation), self._dtype))
-                    observation, _ = env.reset()
+                    final = self._copied(index, observation)
+                    total, counted, observation, info = self._restart(index)
+                    ends.append((index, final, total, counted))
                     out.episode_start[index] = True
-                out.observation[index] = self._checked(index, observation)
+                self._write(index, observation, info, out)
         except EnvironmentFault:
             raise
         except Exception as error:
             raise self._raised(index, "step", error) from error
-        if not columns:
-            return None
-        return Ended(np.array(columns, np.int64), np.stack(finals))
+        return self._ended(ends) if ends else None
 
     def close(self) -> None:
         """Close the environments; may be called twice."""
@@ -114,19 +126,64 @@ class EnvironmentList(VectorEnvironment):
             for env in envs:
                 stack.callback(env.close)
 
-    def _given(self, action: NDArray[Any]) -> Sequence[Any]:
-        """One action per environment, each its own to keep or change."""
-        if self._discrete:
-            return list((action + self._start).astype(self._action_dtype, copy=False))
-        copy = action.astype(self._action_dtype)
-        return [copy[index, ...] for index in range(self.count)]
+    def _add(self, make: Callable[[], SingleEnv], wrap: Callable[[SingleEnv], SingleEnv] | None) -> None:
+        with making(self._name):
+            env = make()
+        # Known before it is wrapped: a wrapper that fails must not leave it open.
+        self._envs.append(env)
+        if wrap is not None:
+            raw = RawEpisode(env)
+            self._raw.append(raw)
+            self._envs[-1] = wrap(raw)
 
-    def _checked(self, index: int, observation: Any) -> Any:
-        if type(observation) is np.ndarray and observation.dtype == self._dtype and observation.shape == self._shape:
-            return observation
-        if isinstance(observation, (dict, tuple)) or not fits(np.asarray(observation), self._shape, self._dtype):
-            raise misfit("observation", observation, self._shape, self._dtype, self._where(index))
-        return observation
+    def _restart(self, index: int) -> tuple[float, bool, Any, dict[str, Any]]:
+        """Return of the episode under the wrappers, whether it is over there too, and the reset's results."""
+        if not self._raw:
+            return 0.0, True, *self._envs[index].reset()
+        raw = self._raw[index]
+        total, resets = raw.episode_return, raw.resets
+        observation, info = self._envs[index].reset()
+        return total, raw.resets != resets, observation, info
+
+    def _ended(self, ends: list[tuple[int, NDArray[Any], float, bool]]) -> Ended:
+        columns = np.array([index for index, _, _, _ in ends], np.int64)
+        finals = np.concatenate([final for _, final, _, _ in ends])
+        if not self._raw:
+            return Ended(columns, finals)
+        counted = np.array([over for _, _, _, over in ends], np.bool_)
+        returns = np.array([total for _, _, total, _ in ends], np.float64)
+        return Ended(columns, finals, returns, None if counted.all() else counted)
+
+    def _write(self, index: int, observation: Any, info: dict[str, Any], out: StepOutput) -> None:
+        if self._masks is not None:
+            observation, mask = self._mask(index, observation, info)
+            if out.action_mask is not None:
+                self._masks.write(mask, out.action_mask[index], lambda: self._where(index))
+        if (
+            self._is_box
+            and type(observation) is np.ndarray
+            and observation.dtype == self._dtype
+            and observation.shape == self._shape
+        ):
+            out.observation[index] = observation
+        else:
+            self._writer.write(observation, out.observation, index, lambda: self._where(index))
+
+    def _mask(self, index: int, observation: Any, info: dict[str, Any]) -> tuple[Any, Any]:
+        assert self._masks is not None  # the caller looked
+        if self._masks.source == "observation":
+            return split_mask(observation, lambda: self._where(index))
+        if self._masks.source == "info":
+            return observation, info.get(MASK_KEY)
+        return observation, self._envs[index].get_wrapper_attr(METHOD)()
+
+    def _copied(self, index: int, observation: Any) -> NDArray[Any]:
+        """``[1, ...]``."""
+        if self._masks is not None and self._masks.source == "observation":
+            observation, _ = split_mask(observation, lambda: self._where(index))
+        final = np.zeros((1, *self._shape), self._dtype)
+        self._writer.write(observation, final, 0, lambda: self._where(index))
+        return final
 
     def _check_equal_spaces(self) -> None:
         first = self._envs[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -20,7 +21,7 @@ class Options(BaseModel):
 AnyOptions = TypeVar("AnyOptions", bound=Options)
 
 
-def option_problems(model: type[Options], options: Mapping[str, Any]) -> list[SRLError]:
+def option_problems(model: type[BaseModel], options: Mapping[str, Any]) -> list[SRLError]:
     """What is wrong with the options, every problem at once.
 
     Args:
@@ -49,12 +50,18 @@ def parse_options(model: type[AnyOptions], options: Mapping[str, Any]) -> AnyOpt
     return model.model_validate(dict(options))
 
 
-def known_keys(model: type[Options]) -> list[str]:
+def worker_threads() -> int:
+    """The worker's share of the cores, which its shell put into OMP_NUM_THREADS; 1 if it did not."""
+    text = os.environ.get("OMP_NUM_THREADS", "")
+    return max(1, int(text)) if text.isdecimal() else 1
+
+
+def known_keys(model: type[BaseModel]) -> list[str]:
     """The keys of the model as a person writes them."""
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
-def _problem(model: type[Options], detail: dict[str, Any]) -> SRLError:
+def _problem(model: type[BaseModel], detail: dict[str, Any]) -> SRLError:
     where = ".".join(str(part) for part in detail["loc"])
     if detail["type"] == "extra_forbidden":
         keys = known_keys(model)

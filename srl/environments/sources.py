@@ -20,11 +20,12 @@ from srl.api.errors import EnvironmentFault, MissingExtraError, PluginError, SRL
 from srl.api.importing import import_module, import_target, place_of
 from srl.api.suggest import did_you_mean
 
-NAMESPACE_MODULES = {"ALE": "ale_py"}
+NAMESPACE_MODULES = {"ALE": "ale_py", "srl": "srl.environments.tasks"}
 INSTALL_COMMANDS = {
     "ale_py": 'pip install "srl-dataflow[atari]"',
-    "mujoco": 'pip install "gymnasium[mujoco]"',
-    "Box2D": 'pip install "gymnasium[box2d]"',
+    "envpool": 'pip install "srl-dataflow[envpool]"',
+    "mujoco": 'pip install "srl-dataflow[mujoco]"',
+    "Box2D": 'pip install "srl-dataflow[box2d]"',
     "pygame": 'pip install "gymnasium[classic-control]"',
     "jax": 'pip install "gymnasium[jax]"',
 }
@@ -107,7 +108,7 @@ def from_id(identifier: str, kwargs: Mapping[str, Any], vectorization: str) -> S
         )
     use_vector = native and vectorization != "sync"
     creator = _creator(spec, spec.vector_entry_point if use_vector else spec.entry_point)
-    _check_kwargs(creator, kwargs, own=("num_envs",) if use_vector else (), allowed=MAKE_ARGUMENTS)
+    check_kwargs(creator, kwargs, own=("num_envs",) if use_vector else (), allowed=MAKE_ARGUMENTS)
     frames = kwargs.get("frameskip", spec.kwargs.get("frameskip", 1))
     frames = frames if isinstance(frames, int) else 1
     if use_vector:
@@ -144,7 +145,7 @@ def from_entry(entry: str, kwargs: Mapping[str, Any], vectorization: str) -> Sin
     if (vectorization == "sync" and is_vector) or (vectorization == "vector_entry_point" and not is_vector):
         kind = "a vector environment" if is_vector else "a single environment"
         raise SRLError(f"'{entry}' is {kind}", where="vectorization", value=vectorization, expected="auto")
-    _check_kwargs(made, kwargs, own=("num_envs",) if is_vector else ())
+    check_kwargs(made, kwargs, own=("num_envs",) if is_vector else ())
     arguments = dict(kwargs)
     if is_vector:
         return VectorSource(entry, lambda count: _typed(made(num_envs=count, **arguments), VectorEnv, entry))
@@ -171,9 +172,10 @@ def import_named(action: Callable[[str, str], Any], name: str, where: str) -> An
 
 def missing_extra(error: SRLError, cause: BaseException | None) -> MissingExtraError | None:
     """The same error with the command that installs what is missing, if that was the cause and the command is known."""
-    missing = (getattr(cause, "name", None) or "").partition(".")[0]
-    if missing in INSTALL_COMMANDS:
-        return MissingExtraError(error.what, where=error.where, hint=f"Install it: {INSTALL_COMMANDS[missing]}")
+    for inner in (cause, getattr(cause, "__cause__", None)):
+        missing = (getattr(inner, "name", None) or "").partition(".")[0]
+        if missing in INSTALL_COMMANDS:
+            return MissingExtraError(error.what, where=error.where, hint=f"Install it: {INSTALL_COMMANDS[missing]}")
     if isinstance(cause, gymnasium.error.DependencyNotInstalled):  # its message holds the command
         return MissingExtraError(error.what, where=error.where)
     return None
@@ -233,23 +235,41 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]
         return {}
 
 
-def _check_kwargs(
-    creator: Callable[..., Any], kwargs: Mapping[str, Any], own: tuple[str, ...] = (), allowed: tuple[str, ...] = ()
+def check_kwargs(
+    creator: Callable[..., Any],
+    kwargs: Mapping[str, Any],
+    *,
+    where: str = "kwargs",
+    own: tuple[str, ...] = (),
+    allowed: tuple[str, ...] = (),
+    skip: int = 0,
 ) -> None:
-    """Unknown argument names are found before the start wherever the signature tells."""
-    parameters = _parameters(creator)
+    """Unknown argument names are found before the start wherever the signature tells.
+
+    Args:
+        creator: Class or function.
+        kwargs: The arguments that the experiment gives.
+        where: Key path of the arguments.
+        own: Arguments that SRL gives itself.
+        allowed: Further arguments that are taken somewhere else.
+        skip: Number of leading parameters that SRL fills.
+
+    Raises:
+        SRLError: For the first argument that does not exist or is not the experiment's to give.
+    """
+    parameters = dict(list(_parameters(creator).items())[skip:])
     for name in kwargs:
         if name in own:
-            raise SRLError("SRL gives this argument itself", where=f"kwargs.{name}")
-    if not parameters or any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
+            raise SRLError("SRL gives this argument itself", where=f"{where}.{name}")
+    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()) or not _parameters(creator):
         return
     names = [name for name in dict.fromkeys((*parameters, *allowed)) if name not in own]
     for name in kwargs:
         if name not in names:
             raise SRLError(
-                "the environment takes no such argument",
-                where=f"kwargs.{name}",
-                expected=f"one of {', '.join(names)}",
+                "there is no such argument",
+                where=f"{where}.{name}",
+                expected=f"one of {', '.join(names)}" if names else "no arguments",
                 hint=did_you_mean(name, names, "arguments"),
             )
 

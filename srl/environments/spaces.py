@@ -1,25 +1,36 @@
-"""From Gymnasium spaces to space specs, and the check of what an environment returns against its spec."""
+"""From Gymnasium spaces to space specs.
+
+The names of nested entries are the keys of a Dict and the indices of a Tuple; a spec orders a Dict's entries by key, so
+that nothing depends on the order in which an environment writes them.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+from collections import Counter
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from srl.api.environment import EnvironmentSpec
 from srl.api.errors import EnvironmentFault, UsageError
-from srl.api.spaces import SpaceSpec
+from srl.api.spaces import Bound, SpaceSpec, mask_size
+
+MASK_KEY = "action_mask"
+"""Where environments put action masks: this key of ``info``, or of a Dict observation."""
 
 
 def space_spec(space: gymnasium.Space[Any], field: str, name: str) -> SpaceSpec:
-    """The spec of a Gymnasium space.
+    """The spec of a Gymnasium space: Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple, nested to any depth.
 
     float64 boxes become float32 (networks compute in at most float32, and a block would be twice the size); every other
-    dtype is kept, so that uint8 images stay uint8. Infinite bounds become ``None`` (they have no JSON form).
+    dtype is kept, so that uint8 images stay uint8. Bounds of which one is infinite become ``None`` (no JSON form).
 
     Args:
         space: The space of one agent.
@@ -27,39 +38,61 @@ def space_spec(space: gymnasium.Space[Any], field: str, name: str) -> SpaceSpec:
         name: Name of the environment, for the message.
 
     Raises:
-        EnvironmentFault: For every space but Box and Discrete, with the word for what it is.
+        EnvironmentFault: For every other space, with the word for what it is and where it lies.
     """
-    if isinstance(space, gymnasium.spaces.Discrete):
-        return SpaceSpec("discrete", (), "int64", n=int(space.n), start=int(space.start))
-    if isinstance(space, gymnasium.spaces.Box):
-        dtype = "float32" if space.dtype == np.float64 else np.dtype(space.dtype).name
-        return SpaceSpec("box", tuple(space.shape), dtype, low=_one_bound(space.low), high=_one_bound(space.high))
-    raise EnvironmentFault(
-        f"{type(space).__name__} {field} spaces are not supported yet",
-        where=name,
-        value=str(space),
-        expected="a Box or Discrete space",
-        hint="Wrap the environment so that it offers one, for example with gymnasium.wrappers.FlattenObservation.",
-    )
+    spec = _spec(space, field, name, "")
+    leaves = spec.leaves()
+    if not leaves or not all(prod(leaf.space.shape) for leaf in leaves):
+        raise EnvironmentFault(f"the {field} space holds nothing", where=name, value=str(space))
+    ((path, count),) = Counter(leaf.path for leaf in leaves).most_common(1)
+    if count > 1:
+        raise EnvironmentFault(
+            f"two entries of the {field} space have the same path",
+            where=name,
+            value=path,
+            hint="Keys are joined by dots: name one of them otherwise.",
+        )
+    return spec
 
 
 def environment_spec(
-    env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], name: str, frames_per_step: int
+    env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any],
+    name: str,
+    frames_per_step: int = 1,
+    action_mask: str | None = None,
 ) -> EnvironmentSpec:
     """The spec of a single-agent environment, single or vector.
 
+    Args:
+        env: The environment.
+        name: Name for messages.
+        frames_per_step: Emulator frames under one env step.
+        action_mask: Where the environment puts its action masks, ``None`` if it has none. ``"observation"`` takes the
+            key ``action_mask`` out of a Dict observation.
+
     Raises:
-        EnvironmentFault: For spaces that SRL cannot carry.
+        EnvironmentFault: For spaces that SRL cannot carry, or where the masks cannot be what they are said to be.
     """
     if isinstance(env, VectorEnv):
         observation, action = env.single_observation_space, env.single_action_space
     else:
         observation, action = env.observation_space, env.action_space
+    given = space_spec(action, "action", name)
+    if action_mask is not None and not mask_size(given):
+        raise EnvironmentFault(
+            "there is no discrete choice in the action space that a mask could restrict",
+            where=name,
+            value=given.describe(),
+            hint="Leave environment.action_mask out.",
+        )
+    if action_mask == "observation":
+        observation = _without_mask(observation, given, name)
     return EnvironmentSpec(
         name=name,
         observation=space_spec(observation, "observation", name),
-        action=space_spec(action, "action", name),
+        action=given,
         frames_per_step=frames_per_step,
+        action_mask=action_mask is not None,
     )
 
 
@@ -76,39 +109,77 @@ def check_seeds(count: int, seeds: Sequence[int]) -> None:
         )
 
 
-def _one_bound(bound: NDArray[Any]) -> float | None:
-    """The bound if it is one finite number for all elements."""
-    if bound.size == 0 or not np.all(bound == bound.flat[0]) or not np.isfinite(bound.flat[0]):
-        return None
-    return float(bound.flat[0])
+def unbounded(spec: SpaceSpec) -> SpaceSpec:
+    """The same space without the bounds of its floating-point boxes, for sources that declare wrong ones."""
+    children = tuple((name, unbounded(child)) for name, child in spec.children)
+    is_float = spec.kind == "box" and np.dtype(spec.dtype).kind == "f"
+    bounds: dict[str, Any] = {"low": None, "high": None} if is_float else {}
+    return dataclasses.replace(spec, children=children, **bounds)
 
 
-def fits(array: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
-    """Whether the array has this shape and its values fit the dtype.
-
-    Between float types precision may be lost (many environments compute in float64 under a float32 space); no other
-    conversion that loses values fits.
-    """
-    if array.shape != shape:
-        return False
-    return np.can_cast(array.dtype, dtype, "safe") or (array.dtype.kind == "f" and dtype.kind == "f")
-
-
-def misfit(field: str, value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], where: str) -> EnvironmentFault:
-    """The error for a value that does not fit the spec.
-
-    Args:
-        field: ``"observation"``, ``"reward"``, ...
-        value: What the environment returned.
-        shape: Expected shape.
-        dtype: Expected dtype.
-        where: Environment and step.
-    """
-    seen = np.asarray(value) if not isinstance(value, (dict, tuple)) else None
-    return EnvironmentFault(
-        f"the {field} does not have the shape and dtype of the space the environment declares",
-        where=where,
-        value=type(value).__name__ if seen is None else f"shape {seen.shape}, dtype {seen.dtype}",
-        expected=f"shape {shape}, dtype {dtype}",
-        hint="Spaces must be fixed at the start, and observations must belong to them.",
+def _spec(space: gymnasium.Space[Any], field: str, name: str, path: str) -> SpaceSpec:
+    if isinstance(space, spaces.Discrete):
+        return SpaceSpec("discrete", (), "int64", n=int(space.n), start=int(space.start))
+    if isinstance(space, spaces.MultiDiscrete):
+        starts = tuple(int(start) for start in space.start.flat)
+        values = tuple(int(count) for count in space.nvec.flat)
+        return SpaceSpec(
+            "multi_discrete", tuple(space.nvec.shape), "int64", nvec=values, starts=starts if any(starts) else ()
+        )
+    if isinstance(space, spaces.MultiBinary):
+        return SpaceSpec("multi_binary", tuple(space.shape), "int8")
+    if isinstance(space, spaces.Box) and np.dtype(space.dtype).kind in "fiub":
+        return _box(space)
+    if isinstance(space, spaces.Dict) and all(isinstance(key, str) for key in space.spaces):
+        return SpaceSpec.nested(
+            "dict", {key: _spec(entry, field, name, f"{path}{key}.") for key, entry in space.spaces.items()}
+        )
+    if isinstance(space, spaces.Tuple):
+        entries = {str(index): _spec(entry, field, name, f"{path}{index}.") for index, entry in enumerate(space.spaces)}
+        return SpaceSpec.nested("tuple", entries)
+    at = f" (at '{path.rstrip('.')}')" if path else ""
+    raise EnvironmentFault(
+        f"{type(space).__name__} {field} spaces are not supported{at}",
+        where=name,
+        value=str(space),
+        expected="Box, Discrete, MultiDiscrete, MultiBinary, or a Dict (keys are text) or Tuple of these",
+        hint="Wrap the environment so that it offers one, for example a Box padded to a fixed size.",
     )
+
+
+def _box(space: spaces.Box) -> SpaceSpec:
+    dtype = np.dtype(space.dtype)
+    stored = np.dtype(np.float32) if dtype.kind == "f" and dtype.itemsize > 4 else dtype
+    return SpaceSpec("box", tuple(space.shape), stored.name, low=_bound(space.low), high=_bound(space.high))
+
+
+def _bound(bound: NDArray[Any]) -> Bound:
+    """One number if all are equal, one per element in C order if not, ``None`` if one of them is infinite.
+
+    The largest number of a floating-point type stands for infinity, as environments often write it.
+    """
+    limit = np.finfo(bound.dtype).max if bound.dtype.kind == "f" else np.inf
+    if bound.size == 0 or not np.all(np.abs(bound.astype(np.float64)) < limit):
+        return None
+    numbers = tuple(float(number) for number in bound.flat)
+    return numbers[0] if all(number == numbers[0] for number in numbers) else numbers
+
+
+def _without_mask(space: gymnasium.Space[Any], action: SpaceSpec, name: str) -> spaces.Dict:
+    if not isinstance(space, spaces.Dict) or MASK_KEY not in space.spaces:
+        raise EnvironmentFault(
+            f"the observation has no '{MASK_KEY}'",
+            where=name,
+            value=str(space),
+            expected=f"a Dict space with the key '{MASK_KEY}', as environment.action_mask is observation",
+        )
+    mask = space.spaces[MASK_KEY]
+    size = prod(mask.shape) if mask.shape is not None else mask_size(action)
+    if size != mask_size(action):
+        raise EnvironmentFault(
+            "the action mask in the observation does not fit the action space",
+            where=name,
+            value=str(mask),
+            expected=f"{mask_size(action)} entries for {action.describe()}",
+        )
+    return spaces.Dict({key: entry for key, entry in space.spaces.items() if key != MASK_KEY})

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from srl.api.environment import Ended, StepOutput, VectorEnvironment
 from srl.api.errors import EnvironmentFault
 from srl.api.importing import place_of
-from srl.environments.spaces import environment_spec, fits, misfit
+from srl.environments.masks import METHOD, MaskReader, MaskSource, split_mask
+from srl.environments.spaces import MASK_KEY, environment_spec
+from srl.environments.values import ActionReader, ObservationWriter, misfit
 
 
 class VectorAdapter(VectorEnvironment):
@@ -33,39 +35,52 @@ class VectorAdapter(VectorEnvironment):
         seeds: One per environment, for the first reset; a vector environment with one generator takes the first.
         name: Name for messages.
         frames_per_step: Emulator frames under one env step.
+        action_mask: Where the environment puts action masks; ``None`` = nowhere. The mask of a row is that of the
+            observation in the row; rows of reset queries have everything legal.
 
     Raises:
         EnvironmentFault: For spaces that SRL cannot carry, or where the autoreset mode is not declared.
     """
 
     def __init__(
-        self, env: VectorEnv[Any, Any, Any], seeds: Sequence[int], *, name: str, frames_per_step: int = 1
+        self,
+        env: VectorEnv[Any, Any, Any],
+        seeds: Sequence[int],
+        *,
+        name: str,
+        frames_per_step: int = 1,
+        action_mask: MaskSource | None = None,
     ) -> None:
         self._env = env
         self._mode = autoreset_mode(env, name)
         self.count = int(env.num_envs)
-        self.spec = environment_spec(env, name, frames_per_step)
+        self.spec = environment_spec(env, name, frames_per_step, action_mask)
         self._seeds = [int(seed) for seed in seeds]
-        self._start = self.spec.action.start
-        self._action_dtype: np.dtype[Any] = np.dtype(env.single_action_space.dtype)
+        self._actions = ActionReader(self.spec.action, env.single_action_space)
+        self._writer = ObservationWriter(self.spec.observation)
+        self._final_writer = ObservationWriter(self.spec.observation, "final observation")
+        self._masks = None if action_mask is None else MaskReader(self.spec.action, action_mask)
         self._vector_shape = (self.count,)
-        self._observation_shape = (self.count, *self.spec.observation.shape)
-        self._observation_dtype: np.dtype[Any] = np.dtype(self.spec.observation.dtype)
         self._ended = np.zeros(self.count, np.bool_)
         self._resetting = np.zeros(self.count, np.bool_)
         self._any_resetting = False
         self._step = 0
         self._closed = False
 
+    @property
+    def _several(self) -> bool:
+        """True if it is made of single environments, each with its own generator and methods."""
+        return isinstance(self._env.unwrapped, (SyncVectorEnv, AsyncVectorEnv))
+
     def reset(self, out: StepOutput) -> None:
         """Start every environment with its seed (the only time seeds are given)."""
-        several = isinstance(self._env.unwrapped, (SyncVectorEnv, AsyncVectorEnv))
-        seed: Any = self._seeds if several else self._seeds[0]
+        seed: Any = self._seeds if self._several else self._seeds[0]
         try:
-            observation, _ = self._env.reset(seed=seed)
+            observation, infos = self._env.reset(seed=seed)
         except Exception as error:
             raise self._raised("reset", error) from error
-        self._write_observation(observation, out.observation)
+        every = np.ones(self.count, np.bool_)
+        self._write(observation, infos, every, out)
         out.valid[...] = True
         out.episode_start[...] = True
         self._any_resetting = False
@@ -77,17 +92,18 @@ class VectorAdapter(VectorEnvironment):
             EnvironmentFault: If the environment raises or returns what its spaces do not allow.
         """
         self._step += 1
-        # A copy in any case: an environment that keeps or changes its action must not reach the caller's array.
-        given = action + self._start if self._start else action.astype(self._action_dtype)
+        given = self._actions.batch(action)
         try:
             observation, reward, terminated, truncated, infos = self._env.step(given)
         except Exception as error:
             raise self._raised("step", error) from error
-        self._write_observation(observation, out.observation)
         self._write_vectors(np.asarray(reward), np.asarray(terminated), np.asarray(truncated), out)
         if self._any_resetting:
             self._blank_resetting(out)
         ended = np.logical_or(out.terminated, out.truncated, out=self._ended)
+        # Until it is reset, the mask of an ended environment is of no use.
+        masked = None if self._masks is None else ~ended | (self._mode is AutoresetMode.SAME_STEP)
+        self._write(observation, infos, masked, out)
         out.valid[...] = True
         if self._any_resetting:
             out.episode_start[...] = self._resetting
@@ -96,7 +112,7 @@ class VectorAdapter(VectorEnvironment):
             out.episode_start[...] = False
         if not np.count_nonzero(ended):
             return None
-        return self._end(observation, infos, out)
+        return self._end(infos, out)
 
     def close(self) -> None:
         """Release the vector environment."""
@@ -104,31 +120,53 @@ class VectorAdapter(VectorEnvironment):
             self._closed = True
             self._env.close()
 
-    def _end(self, observation: NDArray[Any], infos: dict[str, Any], out: StepOutput) -> Ended:
+    def _end(self, infos: dict[str, Any], out: StepOutput) -> Ended:
         """The rare path: at least one environment ended in this step."""
         columns = np.flatnonzero(self._ended)
         if self._mode is AutoresetMode.SAME_STEP:
             final = self._final_from_infos(infos, columns)
             out.episode_start[columns] = True
         elif self._mode is AutoresetMode.NEXT_STEP:
-            final = observation[columns].astype(self._observation_dtype, copy=False)
+            final = out.observation[columns]
             out.valid[columns] = False
             self._resetting[...] = self._ended
             self._any_resetting = True
         else:
-            final = observation[columns].astype(self._observation_dtype, copy=False)
+            final = out.observation[columns]
             self._reset_ended(columns, out)
         return Ended(columns, final)
 
     def _reset_ended(self, columns: NDArray[np.int64], out: StepOutput) -> None:
         try:
-            observation, _ = self._env.reset(options={"reset_mask": self._ended.copy()})
+            observation, infos = self._env.reset(options={"reset_mask": self._ended.copy()})
         except Exception as error:
             raise self._raised("reset", error) from error
-        if not fits(observation, self._observation_shape, self._observation_dtype):
-            raise self._misfit("observation", observation, self._observation_shape, self._observation_dtype)
-        out.observation[columns] = observation[columns]
+        others = out.observation.copy()
+        self._write(observation, infos, self._ended, out)
+        out.observation[~self._ended] = others[~self._ended]
         out.episode_start[columns] = True
+
+    def _write(
+        self, observation: Any, infos: dict[str, Any], masked: NDArray[np.bool_] | None, out: StepOutput
+    ) -> None:
+        """Observations of all environments, and masks of those that ``masked`` (bool[B]) marks."""
+        if self._masks is not None:
+            observation, mask, present = self._mask(observation, infos)
+            if out.action_mask is not None and masked is not None:
+                self._masks.write_batch(mask, present, masked, out.action_mask, self._where)
+                if self._mode is AutoresetMode.NEXT_STEP:
+                    out.action_mask[~masked] = True
+        self._writer.write_batch(observation, out.observation, self._where)
+
+    def _mask(self, observation: Any, infos: dict[str, Any]) -> tuple[Any, Any, Any]:
+        """The observation without its mask, the masks, and for which environments there is one (``None`` = all)."""
+        assert self._masks is not None  # the caller looked
+        if self._masks.source == "observation":
+            return *split_mask(observation, self._where), None
+        if self._masks.source == "info":
+            return observation, infos.get(MASK_KEY), infos.get(f"_{MASK_KEY}")
+        unwrapped: Any = self._env.unwrapped
+        return observation, unwrapped.call(METHOD) if self._several else getattr(unwrapped, METHOD)(), None
 
     def _blank_resetting(self, out: StepOutput) -> None:
         """The row of a reset query holds no transition, whatever the environment reports for it."""
@@ -145,24 +183,19 @@ class VectorAdapter(VectorEnvironment):
                 where=self._where(),
                 expected='infos["final_obs"]',
             )
-        final = stored[columns]
-        if final.dtype == object:
-            final = np.stack([np.asarray(one) for one in final])
-        shape = (len(columns), *self.spec.observation.shape)
-        if not fits(final, shape, self._observation_dtype):
-            raise self._misfit("final observation", final, shape, self._observation_dtype)
-        return np.asarray(final, self._observation_dtype)
+        found = np.zeros((len(columns), *self.spec.observation.shape), self.spec.observation.dtype)
+        if isinstance(stored, np.ndarray) and stored.dtype == object:
+            for position, column in enumerate(columns):
+                self._final_writer.write(self._observed(stored[column]), found, position, self._where)
+        else:
+            self._final_writer.write_batch(_taken(self._observed(stored), columns), found, self._where)
+        return found
 
-    def _write_observation(self, observation: Any, target: NDArray[Any]) -> None:
-        if (
-            type(observation) is not np.ndarray
-            or observation.shape != self._observation_shape
-            or observation.dtype != self._observation_dtype
-        ) and not (
-            isinstance(observation, np.ndarray) and fits(observation, self._observation_shape, self._observation_dtype)
-        ):
-            raise self._misfit("observation", observation, self._observation_shape, self._observation_dtype)
-        target[...] = observation
+    def _observed(self, observation: Any) -> Any:
+        """The observation without its mask."""
+        if self._masks is None or self._masks.source != "observation":
+            return observation
+        return split_mask(observation, self._where)[0]
 
     def _write_vectors(
         self, reward: NDArray[Any], terminated: NDArray[Any], truncated: NDArray[Any], out: StepOutput
@@ -209,3 +242,12 @@ def autoreset_mode(env: VectorEnv[Any, Any, Any], name: str) -> AutoresetMode:
         expected='metadata["autoreset_mode"] to be a gymnasium.vector.AutoresetMode',
         hint="Which row holds the final observation depends on it.",
     )
+
+
+def _taken(batch: Any, columns: NDArray[np.int64]) -> Any:
+    """Some columns of arrays ``[B, ...]``, nested or not."""
+    if isinstance(batch, dict):
+        return {key: _taken(entry, columns) for key, entry in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(_taken(entry, columns) for entry in batch)
+    return batch[columns]

@@ -121,7 +121,7 @@ def test_a_registered_id_whose_package_is_missing_shows_the_cause(module):
     ("missing", "identifier", "command"),
     [
         ("ale_py", "ALE/Pong-v5", 'pip install "srl-dataflow[atari]"'),
-        ("mujoco", "Ant-v5", 'pip install "gymnasium[mujoco]"'),
+        ("mujoco", "Ant-v5", 'pip install "srl-dataflow[mujoco]"'),
         ("jax", "phys2d/CartPole-v1", 'pip install "gymnasium[jax]"'),
     ],
 )
@@ -226,4 +226,4 @@ def test_the_spec_survives_json():
     spec = GymnasiumFactory({"id": "Pendulum-v1"}).probe()
     assert type(spec).from_dict(spec.to_dict()) == spec
     assert (spec.action.low, spec.action.high) == (-2.0, 2.0)
-    assert spec.observation.low is None
+    assert spec.observation.low == (-1.0, -1.0, -8.0)
