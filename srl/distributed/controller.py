@@ -12,6 +12,7 @@ from srl.api.importing import import_target
 from srl.api.loading import resolved_yaml
 from srl.distributed.fused import FusedRun
 from srl.distributed.graph import ResolvedGraph, resolve
+from srl.distributed.memory import describe_total
 from srl.distributed.probing import probe_environment
 from srl.distributed.process_setup import set_threads, tune_allocator
 from srl.distributed.signals import handled_signals
@@ -55,6 +56,7 @@ def run_trial(
             )
             with trial_run(graph, trial, shown, signals, began=began, is_debug=debug) as run:
                 run.note(f"{len(graph.workers)} workers, placement {graph.placement}, transport {graph.transport}")
+                run.note(describe_total(graph.needs, graph.room))
                 for caution in graph.cautions:
                     run.note(caution, is_warning=True)
                 return run.finish(_run(graph, run))

@@ -82,6 +82,12 @@ def describe_needs(needs: Sequence[Need]) -> str:
     return "\n".join([*lines, f"total {mebibytes(sum(need.total_bytes for need in needs))}"])
 
 
+def describe_total(needs: Sequence[Need], room: Room) -> str:
+    """What all streams need beside what there is, on one line."""
+    total = mebibytes(sum(need.total_bytes for need in needs))
+    return f"memory for blocks: {total} of {mebibytes(room.available_bytes)} ({room.source})"
+
+
 def mebibytes(size_bytes: int) -> str:
     """Bytes in MiB, with as many digits as say something."""
     size = size_bytes / 2**20
