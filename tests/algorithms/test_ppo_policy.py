@@ -11,7 +11,6 @@ from srl.algorithms.networks.torch_networks import MLPActorCritic, NatureCNNActo
 from srl.algorithms.ppo.config import PPOConfig
 from srl.algorithms.ppo.plugin import PPO
 from srl.algorithms.ppo.policy import PPOPolicy
-from srl.algorithms.ppo.sampling import DiscreteSampler
 from srl.api.environment import EnvironmentSpec
 from srl.api.importing import import_target
 from srl.api.policy import ActInput, ActOutput
@@ -177,13 +176,13 @@ def test_acting_agrees_with_the_module(options, tolerance):
     noise = np.random.default_rng(2).random((16, 1), np.float32)
     action, log_probability, value = act(acting, observation, noise)
     with torch.no_grad():
-        expected = module.act(torch.from_numpy(observation), torch.from_numpy(noise))
-        evaluated, entropy, _ = module.evaluate_actions(torch.from_numpy(observation), torch.from_numpy(action))
+        logits, expected_value = module(torch.from_numpy(observation))
+    distribution = torch.distributions.Categorical(logits=logits)
     if tolerance < 1e-3:
-        np.testing.assert_array_equal(action, expected[0])
-    np.testing.assert_allclose(log_probability, evaluated, atol=tolerance)
-    np.testing.assert_allclose(value, expected[2], atol=tolerance)
-    assert (entropy <= np.log(3) + 1e-6).all()
+        cumulative = distribution.probs.double().cumsum(1)
+        np.testing.assert_array_equal(action, (cumulative[:, :-1] <= torch.from_numpy(noise)).sum(1))
+    np.testing.assert_allclose(log_probability, distribution.log_prob(torch.from_numpy(action)), atol=tolerance)
+    np.testing.assert_allclose(value, expected_value, atol=tolerance)
 
 
 @pytest.mark.parametrize("observation", [VECTOR, IMAGE])
@@ -232,40 +231,6 @@ def test_deterministic_acting_takes_the_mode():
         logits, _ = module(torch.from_numpy(x))
     np.testing.assert_array_equal(action, logits.argmax(1))
     np.testing.assert_allclose(log_probability, torch.log_softmax(logits, 1).max(1).values, atol=1e-6)
-
-
-def decide(logits, uniform):
-    logits, uniform = np.array(logits, np.float32), np.array(uniform, np.float32)
-    action, log_probability = np.full(len(logits), -1), np.zeros(len(logits), np.float32)
-    sampler = DiscreteSampler(logits.shape[1])
-    sampler.decide(logits.copy(), uniform, action, log_probability, deterministic=False)
-    return action, log_probability
-
-
-def test_frequencies_follow_the_probabilities():
-    probability = np.array([0.1, 0.0, 0.6, 0.3])
-    with np.errstate(divide="ignore"):
-        logits = np.tile(np.log(probability), (100_000, 1))
-    action, log_probability = decide(logits + 5, (np.arange(100_000) + 0.5) / 100_000)
-    np.testing.assert_allclose(np.bincount(action, minlength=4) / 100_000, probability, atol=2e-5)
-    np.testing.assert_allclose(log_probability, np.log(probability[action]), atol=1e-5)
-
-
-LARGEST = np.nextafter(np.float32(1), np.float32(0))
-
-
-@pytest.mark.parametrize("uniform", [0.0, LARGEST, 1.0, 1.5, -1.0, np.nan, np.inf])
-@pytest.mark.parametrize("logits", [[0, 0, 0], [0, 5, 0], [1e30, 0, -1e30]])
-def test_no_uniform_leads_out_of_range(uniform, logits):
-    action, _ = decide([logits], [uniform])
-    assert 0 <= action[0] <= 2
-
-
-@pytest.mark.parametrize("uniform", [0.0, LARGEST])
-def test_actions_of_probability_zero_are_never_chosen(uniform):
-    action, log_probability = decide([[-1e9, 0, 0.3, -1e9]], [uniform])
-    assert action[0] == (1 if uniform == 0.0 else 2)
-    assert np.isfinite(log_probability).all()
 
 
 def test_any_number_of_actions():

@@ -81,17 +81,67 @@ def test_what_the_cnn_cannot_take(shape):
     assert ("transpose" in found.hint) == (shape == (84, 84, 3))
 
 
-def test_continuous_actions_are_refused_with_both_spaces():
-    found = problem(action=SpaceSpec("box", (2,), "float32", low=-1, high=1))
+def box(*shape, dtype="float32", **bounds):
+    return SpaceSpec("box", shape, dtype, **bounds)
+
+
+NESTED = SpaceSpec.nested("dict", {"move": box(2, low=-1.0, high=1.0), "jump": SpaceSpec("discrete", (), "int64", n=2)})
+
+
+@pytest.mark.parametrize(
+    ("action", "array", "noise", "transform"),
+    [
+        (box(2, low=-1.0, high=1.0), ((2,), "float32"), NoiseSpec("normal", (2,)), "clip"),
+        (box(2, dtype="float64", low=-1.0), ((2,), "float32"), NoiseSpec("normal", (2,)), "clip"),
+        (box(3), ((3,), "float32"), NoiseSpec("normal", (3,)), "none"),
+        (SpaceSpec("multi_discrete", (2,), "int64", nvec=(3, 4)), ((2,), "int64"), NoiseSpec("uniform", (2,)), "none"),
+        (SpaceSpec("multi_binary", (4,), "int8"), ((4,), "int8"), NoiseSpec("uniform", (4,)), "none"),
+        (NESTED, ((), "()i8,(2,)f4"), None, "clip"),
+    ],
+)
+def test_every_action_space(action, array, noise, transform):
+    spec = resolve(action=action)
+    assert (spec.action_array.shape, spec.action_array.dtype) == array
+    assert noise is None or spec.noise == noise
+    assert spec.action_transform == transform
+    assert PolicySpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
+
+
+def test_integer_boxes_have_no_distribution():
+    found = problem(action=box(2, dtype="int32", low=0, high=7))
     assert found.where == "policies.learner.algorithm"
-    for text in ("Box(4,) float32", "Box(2,) float32", "Discrete"):
+    for text in ("Box(2,) int32", "MultiDiscrete"):
         assert text in str(found)
 
 
-def test_discrete_observations_are_refused():
-    found = problem(observation=SpaceSpec("discrete", (), "int64", n=16))
-    assert "Discrete(16)" in str(found)
-    assert "Box" in found.expected
+def test_tanh_needs_bounds():
+    assert resolve(action=box(2, low=-1.0, high=2.0), action_transform="tanh_affine").action_transform == "tanh_affine"
+    found = problem(action=box(2, low=-1.0), action_transform="tanh_affine")
+    assert found.where == "policies.learner.algorithm.action_transform"
+
+
+def test_discrete_observations_are_flat_features():
+    assert resolve(observation=SpaceSpec("discrete", (), "int64", n=16)).backend == "numpy"
+
+
+def test_masks_are_part_of_the_policy_where_the_environment_gives_them():
+    masked = dataclasses.replace(environment(), action_mask=True)
+    assert PPO.policy_spec("learner", PPOConfig(), {}, masked).action_mask == 6
+    assert resolve().action_mask == 0
+
+
+def test_recurrent_policies_compute_in_torch_and_divide_blocks():
+    recurrent = {"recurrent": {"type": "lstm", "size": 8, "rows": 16}}
+    spec = resolve(recurrent, rows=32)
+    assert (spec.backend, spec.state_size, spec.state_rows) == ("torch", 16, 16)
+    found = problem(recurrent, rows=40)
+    assert found.where == "policies.learner.network.recurrent.rows"
+    assert "40" in found.expected
+
+
+def test_two_scales_of_values_are_refused():
+    with pytest.raises(ValidationError, match="popart"):
+        PPOConfig(popart=True, normalize_returns=True)
 
 
 def test_bf16_is_for_cnns():

@@ -84,9 +84,10 @@ def test_ratios_are_one_before_the_first_step():
     with torch.no_grad():
         logits, value = module.network.compute_in_torch(observation, module.network.prepare())
         log_probability = torch.log_softmax(logits, 1).gather(1, action[:, None])[:, 0]
-        evaluated, _, _ = module.evaluate_actions(observation, action)
-    for new in (log_probability, evaluated):
-        ratio = np.exp(new.numpy() - batch["log_probability"].reshape(-1))
+        outputs, _ = module(observation)
+    evaluated = module.distribution.evaluate(outputs.numpy(), action.numpy(), None).log_probability
+    for new in (log_probability.numpy(), evaluated):
+        ratio = np.exp(new - batch["log_probability"].reshape(-1))
         np.testing.assert_allclose(ratio, 1.0, atol=1e-5)
     np.testing.assert_allclose(value, batch["value"].reshape(-1), atol=1e-5)
     metrics = make(epochs=1, minibatch_rows=10_000)[1].update(batch)
@@ -100,18 +101,21 @@ def test_update_equals_a_plain_torch_loop():
     training, algorithm = make(**options)
     reference, _ = make(**options)
     batch = collect(training)
-    transitions = algorithm._transitions(batch)
+    transitions = algorithm._transitions(batch, np.arange(128))
     adam = torch.optim.Adam(reference.policy.parameters(), lr=2.5e-4, eps=1e-5)
     observation = torch.from_numpy(batch["observation"][:-1].reshape(-1, 4))
-    data = {name: torch.from_numpy(getattr(transitions.data, name)) for name in transitions.data.__dataclass_fields__}
+    names = ("action", "old_log_probability", "advantage", "value_target", "old_value")
+    data = {name: torch.from_numpy(getattr(transitions, name)) for name in names}
     for _ in range(4):
         order = torch.from_numpy(reference.generator.permutation(128))
         for rows in (order[:64], order[64:]):
             part = {name: tensor[rows] for name, tensor in data.items()}
             advantage = part["advantage"]
             advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
-            log_probability, entropy, value = reference.policy.evaluate_actions(observation[rows], part["action"])
-            ratio = (log_probability - part["old_log_probability"]).exp()
+            logits, value = reference.policy(observation[rows])
+            distribution = torch.distributions.Categorical(logits=logits)
+            entropy = distribution.entropy()
+            ratio = (distribution.log_prob(part["action"]) - part["old_log_probability"]).exp()
             policy_loss = -torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).mean()
             near = part["old_value"] + (value - part["old_value"]).clamp(-0.2, 0.2)
             errors = torch.max((value - part["value_target"]) ** 2, (near - part["value_target"]) ** 2)
@@ -205,9 +209,9 @@ def test_minibatches_are_as_equal_as_possible(monkeypatch, valid, minibatch_rows
     seen = []
     original = ppo_trainer.ppo_loss
 
-    def record(logits, value, data, loss_weights):
+    def record(evaluation, value, data, loss_weights):
         seen.append((len(value), data.advantage.copy(), data.action.copy()))
-        return original(logits, value, data, loss_weights)
+        return original(evaluation, value, data, loss_weights)
 
     monkeypatch.setattr(ppo_trainer, "ppo_loss", record)
     metrics = algorithm.update(batch)
@@ -226,9 +230,9 @@ def test_every_transition_is_used_once_per_epoch(monkeypatch):
     seen = []
     original = ppo_trainer.ppo_loss
 
-    def record(logits, value, data, loss_weights):
+    def record(evaluation, value, data, loss_weights):
         seen.append(data.old_value.copy())
-        return original(logits, value, data, loss_weights)
+        return original(evaluation, value, data, loss_weights)
 
     monkeypatch.setattr(ppo_trainer, "ppo_loss", record)
     algorithm.update(batch)

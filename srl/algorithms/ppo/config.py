@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class PPOConfig(BaseModel):
@@ -45,8 +45,50 @@ class PPOConfig(BaseModel):
         gt=0.0,
         description="No further epochs after one with a larger mean approximate KL divergence (nats); null = off.",
     )
+    normalize_observations: bool = Field(
+        default=False,
+        description="Floating-point observations get mean 0 and standard deviation 1 by running statistics that travel "
+        "with the weights; bytes and discrete observations are left alone.",
+    )
+    observation_bound: float = Field(
+        default=10.0, gt=0.0, description="Normalised observations are cut to this many standard deviations."
+    )
+    normalize_returns: bool = Field(
+        default=False,
+        description="Rewards are divided by the running standard deviation of discounted returns. Reported returns are "
+        "not.",
+    )
+    reward_bound: float = Field(
+        default=10.0, gt=0.0, description="Rewards so divided are cut to this, in standard deviations of the return."
+    )
+    popart: bool = Field(
+        default=False,
+        description="The value's targets are normalised by running moments, its last layer is changed so that values "
+        "stay what they were (PopArt).",
+    )
+    popart_rate: float = Field(
+        default=0.1, gt=0.0, le=1.0, description="Share of the newest batch in PopArt's moments, per update."
+    )
+    standard_deviation: Literal["free", "state"] = Field(
+        default="free",
+        description="Continuous actions: free = one parameter per dimension; state = the network puts it out.",
+    )
+    initial_log_std: float = Field(
+        default=0.0, ge=-20.0, le=2.0, description="Continuous actions: logarithm of the first standard deviation."
+    )
+    action_transform: Literal["auto", "none", "clip", "tanh_affine"] = Field(
+        default="auto",
+        description="Continuous actions, from what the policy stores to what the environment takes: clip = cut at the "
+        "bounds; tanh_affine = tanh, then stretched to the bounds; auto = clip where there are bounds.",
+    )
     precision: Literal["fp32", "bf16"] = Field(
         default="fp32",
-        description="bf16 = hidden layers of a CNN compute in bfloat16, when acting and training; parameters, heads, "
-        "losses and Adam stay float32.",
+        description="bf16 = hidden layers (of every network but mlp) compute in bfloat16, when acting and training; "
+        "parameters, heads, losses and Adam stay float32.",
     )
+
+    @model_validator(mode="after")
+    def _one_scale_of_values(self) -> PPOConfig:
+        if self.normalize_returns and self.popart:
+            raise ValueError("normalize_returns and popart both scale values: set one of them")
+        return self

@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import astuple, fields
 from math import ceil, sqrt
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from srl.algorithms.ppo.bootstrap import bootstrap
 from srl.algorithms.ppo.config import PPOConfig
 from srl.algorithms.ppo.losses import LossSums, LossWeights, Minibatch, normalized, ppo_loss
+from srl.algorithms.ppo.minibatches import Order
 from srl.algorithms.ppo.policy import PPOPolicy
-from srl.algorithms.ppo.targets import advantages, final_rows_needed
+from srl.algorithms.ppo.rollout import Part, Rollout, Rows, Sequences
+from srl.algorithms.ppo.scales import Scales
+from srl.algorithms.ppo.targets import advantages
 from srl.api.algorithm import Algorithm, Batch, TrainerContext
 from srl.api.errors import NonFiniteError
-
-
-@dataclass(slots=True)
-class Transitions:
-    """The valid rows of a batch, one after the other: arrays ``[M]``, and where their observations lie."""
-
-    position: NDArray[np.int64]
-    data: Minibatch
-
-    def take(self, order: NDArray[np.int64]) -> Transitions:
-        """These transitions in another order."""
-        columns = (getattr(self.data, field.name).take(order) for field in fields(Minibatch))
-        return Transitions(self.position.take(order), Minibatch(*columns))
-
-    def slice(self, first: int, last: int) -> Transitions:
-        """Views on a part of them."""
-        columns = (getattr(self.data, field.name)[first:last] for field in fields(Minibatch))
-        return Transitions(self.position[first:last], Minibatch(*columns))
 
 
 class PPOAlgorithm(Algorithm):
@@ -53,6 +38,8 @@ class PPOAlgorithm(Algorithm):
             epsilon=config.adam_epsilon,
             max_gradient_norm=config.max_gradient_norm,
         )
+        self._policy: PPOPolicy = trainer.policy  # type: ignore[assignment]  # what PPO's spec names
+        self._scales = Scales(config, self._policy, trainer)
         self._weights = LossWeights(
             config.clip_range, config.value_clip_range, config.entropy_coefficient, config.value_coefficient
         )
@@ -62,138 +49,150 @@ class PPOAlgorithm(Algorithm):
         with np.errstate(all="ignore"):  # what is not finite is found by checks that name it
             return self._update(batch)
 
-    def _update(self, batch: Batch) -> dict[str, float]:
-        if self.config.learning_rate_schedule == "linear":
-            self.optimizer.learning_rate = self.config.learning_rate * max(0.0, 1.0 - self.trainer.progress)
-        observation = batch["observation"]
-        flat_observation = observation.reshape(-1, *observation.shape[2:])
-        transitions = self._transitions(batch)
-        total = int(self.trainer.reduce(len(transitions.position)))
-        if total == 0:
-            return {"epochs_done": 0.0, "learning_rate": self.optimizer.learning_rate}
-        steps = ceil(total / self.config.minibatch_rows)
-        for epochs_done in range(1, self.config.epochs + 1):  # noqa: B007 used after the loop
-            sums, norm = self._epoch(transitions, flat_observation, steps)
-            kl = self.trainer.reduce(sums.kl) / total
-            if self.config.target_kl is not None and kl > self.config.target_kl:
-                break
-        return {
-            "loss/policy": self.trainer.reduce(sums.policy) / total,
-            "loss/value": self.trainer.reduce(sums.value) / total,
-            "entropy": self.trainer.reduce(sums.entropy) / total,
-            "approximate_kl": kl,
-            "clip_fraction": self.trainer.reduce(sums.clipped) / total,
-            "explained_variance": _explained_variance(transitions.data),
-            "gradient_norm": norm,
-            "learning_rate": self.optimizer.learning_rate,
-            "epochs_done": float(epochs_done),
-        }
-
     def state(self) -> dict[str, Any]:
-        """Nothing: the optimizer belongs to the trainer, and PPO keeps nothing from update to update."""
-        return {}
+        """The returns under way; the optimizer belongs to the trainer, statistics to the policy."""
+        return {"returns": self._scales.state()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """The inverse of :meth:`state`."""
+        self._scales.load_state(state["returns"])
 
-    def _epoch(self, transitions: Transitions, observation: NDArray[Any], steps: int) -> tuple[LossSums, float]:
-        """One pass over all transitions; sums over them, and the mean gradient norm."""
+    def _update(self, batch: Batch) -> dict[str, float]:
+        if self.config.learning_rate_schedule == "linear":
+            self.optimizer.learning_rate = self.config.learning_rate * max(0.0, 1.0 - self.trainer.progress)
+        self._policy.refresh()
+        position = np.flatnonzero(batch["valid"])
+        total = int(self.trainer.reduce(len(position)))
+        if total == 0:
+            return {"epochs_done": 0.0, "learning_rate": self.optimizer.learning_rate}
+        data = self._transitions(batch, position)
+        variances = _variances(data, self.trainer, total)
+        rollout = self._rollout(batch, position, data)
+        order = Order(self.trainer, batch.headers, rollout.present)
+        steps = min(ceil(total / self.config.minibatch_rows), order.total)
+        for epochs_done in range(1, self.config.epochs + 1):  # noqa: B007 used after the loop
+            sums, norm = self._epoch(rollout, order, steps)
+            means = self._means(sums, total)
+            if self.config.target_kl is not None and means["approximate_kl"] > self.config.target_kl:
+                break
+        self._scales.learn(batch, position)
+        return {
+            **means,
+            "explained_variance": variances,
+            "gradient_norm": norm,
+            "learning_rate": self.optimizer.learning_rate,
+            "epochs_done": float(epochs_done),
+            **self._scales.metrics(),
+        }
+
+    def _epoch(self, rollout: Rollout, order: Order, steps: int) -> tuple[LossSums, float]:
+        """One pass over all transitions; sums over those of this rank, and the mean gradient norm."""
         sums = LossSums(0.0, 0.0, 0.0, 0.0, 0.0)
         norm = 0.0
-        for part in self._minibatches(transitions, steps):
-            part_sums, part_norm = self._step(part, observation)
+        units, parts = order.epoch(steps)
+        shuffled = rollout.take(units)
+        for first, last in parts:
+            part_sums, part_norm = self._step(shuffled.part(first, last))
             norm += part_norm / steps
             for field in fields(LossSums):
                 setattr(sums, field.name, getattr(sums, field.name) + getattr(part_sums, field.name))
         return sums, norm
 
-    def _minibatches(self, transitions: Transitions, steps: int) -> Iterator[Transitions]:
-        count = len(transitions.position)
-        shuffled = transitions.take(self.trainer.generator.permutation(count))
-        for step in range(steps):
-            yield shuffled.slice(step * count // steps, (step + 1) * count // steps)
-
-    def _step(self, part: Transitions, observation: NDArray[Any]) -> tuple[LossSums, float]:
+    def _step(self, part: Part) -> tuple[LossSums, float]:
         """One gradient step."""
-        count = len(part.position)
-        self._normalize(part.data, count)
-        policy: PPOPolicy = self.trainer.policy  # type: ignore[assignment]  # what PPO's spec names
-        logits, value, backward = policy.differentiable(self._tensor(observation, part.position))
-        sums, *gradients = ppo_loss(logits, value, part.data, self._weights)
+        data = part.data
+        count = len(data.advantage)
+        self._normalize(data, count)
+        if not count:  # another rank's rows make up this minibatch: its gradient arrives in the reduction
+            norm = self.trainer.step(self.optimizer, valid_count=0, backward=lambda: None)
+            return LossSums(0.0, 0.0, 0.0, 0.0, 0.0), norm
+        outputs, value, backward = self._policy.differentiable(part.inputs, part.memory)
+        if part.chosen is None:
+            sums, *gradients = self._loss(outputs, value, data)
+        else:
+            sums, *chosen = self._loss(outputs[part.chosen], value[part.chosen], data)
+            gradients = [np.zeros_like(outputs), np.zeros_like(value)]
+            gradients[0][part.chosen], gradients[1][part.chosen] = chosen
         norm = self.trainer.step(self.optimizer, valid_count=count, backward=lambda: backward(*gradients))
         return sums, norm
+
+    def _loss(
+        self, outputs: NDArray[np.float32], value: NDArray[np.float32], data: Minibatch
+    ) -> tuple[LossSums, NDArray[np.float32], NDArray[np.float32]]:
+        evaluation = self._policy.distribution.evaluate(outputs, data.action, data.action_mask)
+        return ppo_loss(evaluation, value, data, self._weights)
 
     def _normalize(self, data: Minibatch, count: int) -> None:
         """Normalise the advantages over the minibatch of all ranks."""
         if not self.config.normalize_advantages:
             return
-        total = max(self.trainer.reduce(count), 1.0)
-        mean = self.trainer.reduce(float(data.advantage.sum())) / total
+        first = self.trainer.reduce_array(np.array([count, data.advantage.sum(dtype=np.float64)]))
+        rows = max(float(first[0]), 1.0)
+        mean = float(first[1]) / rows
         centred = data.advantage - np.float32(mean)
-        variance = self.trainer.reduce(float(np.dot(centred, centred))) / total
+        variance = self.trainer.reduce(float(np.dot(centred, centred))) / rows
         data.advantage = normalized(data.advantage, mean, sqrt(variance))
 
-    def _transitions(self, batch: Batch) -> Transitions:
-        """Targets, once per batch, and its valid rows."""
-        advantage = self.advantages(batch)
-        position = np.flatnonzero(batch["valid"])
-        value = batch["value"].reshape(-1).take(position)
+    def _rollout(self, batch: Batch, position: NDArray[np.int64], data: Minibatch) -> Rollout:
+        """The transitions with the inputs of their rows, which are made once per update."""
+        observation = batch["observation"][:-1]
+        if self.config.normalize_observations:
+            observation = observation.copy()
+        inputs = self._policy.inputs(observation.reshape(-1, *observation.shape[2:]))
+        device = self.trainer.device
+        if not self._policy.spec.state_size:
+            return Rows(inputs, position, data, batch["valid"], device)
+        number = np.full(batch["valid"].size, -1, np.int64)
+        number[position] = np.arange(len(position))
+        return Sequences(inputs, batch, number, data, self._policy.spec.state_rows, device)
+
+    def _transitions(self, batch: Batch, position: NDArray[np.int64]) -> Minibatch:
+        """Targets, once per batch, for its valid rows."""
+        taken = self.advantages(batch).reshape(-1).take(position).astype(np.float32)
+        old_value = batch["value"].reshape(-1).take(position)
         old_log_probability = batch["log_probability"].reshape(-1).take(position)
-        taken = advantage.reshape(-1).take(position).astype(np.float32)
-        if not (np.isfinite(taken).all() and np.isfinite(old_log_probability).all()):
-            raise _first_bad_value(batch, taken, position)
-        data = Minibatch(
-            action=batch["action"].reshape(-1).take(position),
+        is_finite = np.isfinite(taken).all() and np.isfinite(old_log_probability).all()
+        self.trainer.agree(None if is_finite else _first_bad_value(batch, taken, position))
+        target = self._scales.targets(taken + old_value)
+        mask = batch.fields.get("action_mask")
+        action = batch["action"]
+        return Minibatch(
+            action=action.reshape(-1, *action.shape[2:]).take(position, axis=0),
             old_log_probability=old_log_probability,
             advantage=taken,
-            value_target=taken + value,
-            old_value=value,
+            value_target=target,
+            old_value=self._scales.normalized(old_value),
+            action_mask=None if mask is None else mask[:-1].reshape(-1, mask.shape[2]).take(position, axis=0),
         )
-        return Transitions(position, data)
 
     def advantages(self, batch: Batch) -> NDArray[np.float64]:
         """Advantages of a batch, ``float64[T, C]``: behaviour values, bootstraps from the present weights."""
-        flags = (batch["terminated"], batch["truncated"], batch["valid"])
-        finals = batch["final_observation"]
-        needed = final_rows_needed(*flags, batch["final_row"])
-        last = batch["observation"][-1]
-        bootstrap = self._values(np.concatenate([last, finals[needed]]))
-        final_value = np.zeros(len(finals), np.float32)
-        final_value[needed] = bootstrap[len(last) :]
+        ends = bootstrap(self._policy, batch, self.trainer.device)
         return advantages(
-            reward=batch["reward"],
+            reward=self._scales.rewards(batch),
             value=batch["value"],
-            terminated=flags[0],
-            truncated=flags[1],
-            valid=flags[2],
+            terminated=batch["terminated"],
+            truncated=batch["truncated"],
+            valid=batch["valid"],
             final_row=batch["final_row"],
-            last_value=bootstrap[: len(last)],
-            final_value=final_value,
+            last_value=self._scales.values(ends.last),
+            final_value=self._scales.values(ends.final),
             gamma=self.config.gamma,
             gae_lambda=self.config.gae_lambda,
         )
 
-    def _values(self, observation: NDArray[Any]) -> NDArray[np.float32]:
-        """Values by the present weights, ``float32[N]``; one forward pass."""
-        with torch.no_grad():
-            _, value = self.trainer.policy(self._tensor(observation, np.arange(len(observation))))
-            result: NDArray[np.float32] = value.cpu().numpy().copy()
-        return result
-
-    def _tensor(self, array: NDArray[Any], rows: NDArray[np.int64]) -> torch.Tensor:
-        """Rows of an array on the trainer's device.
-
-        Gathered into memory of torch's own: its alignment is the same in every process, and with it the result.
-        """
-        gathered = torch.empty((len(rows), *array.shape[1:]), dtype=torch.from_numpy(np.empty(0, array.dtype)).dtype)
-        np.take(array, rows, axis=0, out=gathered.numpy(), mode="clip")
-        return gathered.to(self.trainer.device)
+    def _means(self, sums: LossSums, total: int) -> dict[str, float]:
+        means = self.trainer.reduce_array(np.array(astuple(sums), np.float64)) / total
+        names = ("loss/policy", "loss/value", "entropy", "approximate_kl", "clip_fraction")
+        return dict(zip(names, means.tolist(), strict=True))
 
 
-def _explained_variance(data: Minibatch) -> float:
-    """1 - Var(target - value) / Var(target) of the values that acted; 0 where the targets do not vary."""
-    spread = float(data.value_target.var())
-    return 1.0 - float((data.value_target - data.old_value).var()) / spread if spread > 0.0 else 0.0
+def _variances(data: Minibatch, trainer: TrainerContext, total: int) -> float:
+    """Explained variance, 1 - Var(target - value) / Var(target), of the values that acted; 0 if targets do not vary."""
+    parts = np.stack([data.value_target, data.value_target - data.old_value]).astype(np.float64)
+    means = trainer.reduce_array(parts.sum(axis=1)) / total
+    spread, error = trainer.reduce_array(np.square(parts - means[:, None]).sum(axis=1)) / total
+    return float(1.0 - error / spread) if spread > 0.0 else 0.0
 
 
 def _first_bad_value(batch: Batch, taken: NDArray[np.float32], position: NDArray[np.int64]) -> NonFiniteError:

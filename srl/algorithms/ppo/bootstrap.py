@@ -1,0 +1,82 @@
+"""Values of what comes after: row T and the final observations, by the weights at the start of the update."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from srl.algorithms.networks.actor_critic import gather
+from srl.algorithms.ppo.policy import PPOPolicy
+from srl.algorithms.ppo.rollout import memory_of, sequence_positions
+from srl.algorithms.ppo.targets import final_rows_needed
+from srl.api.algorithm import Batch
+
+Values = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstrap:
+    """What targets need beside the values that were stored.
+
+    Attributes:
+        last: ``float32[C]`` values of row T.
+        final: ``float32[F]`` values of final observations; 0 where targets do not read them.
+    """
+
+    last: Values
+    final: Values
+
+
+def bootstrap(policy: PPOPolicy, batch: Batch, device: torch.device) -> Bootstrap:
+    """The values that an update's targets end with; with PopArt in the units of its normalised outputs.
+
+    Args:
+        policy: The policy under training.
+        batch: The batch; not changed.
+        device: Where the policy is.
+    """
+    needed = final_rows_needed(batch["terminated"], batch["truncated"], batch["valid"], batch["final_row"])
+    finals = batch["final_observation"]
+    last = batch["observation"][-1]
+    observation = np.concatenate([last, finals[needed]])
+    with torch.no_grad():
+        state = _states(policy, batch, needed, device) if policy.spec.state_size else None
+        inputs = gather(policy.inputs(observation), np.arange(len(observation)), device)
+        _, value, _ = policy.network.compute(inputs, policy.network.prepare(), state)
+    values: Values = value.cpu().numpy().copy()
+    final = np.zeros(len(finals), np.float32)
+    final[needed] = values[len(last) :]
+    return Bootstrap(values[: len(last)], final)
+
+
+def _states(policy: PPOPolicy, batch: Batch, needed: NDArray[np.int64], device: torch.device) -> torch.Tensor:
+    """Recurrent states behind the last row of every column, then behind the rows whose final observations are needed.
+
+    Only the sequences that hold such a row are computed, from the states that were stored at their starts.
+    """
+    rows, valid = policy.spec.state_rows, batch["valid"]
+    length, columns = valid.shape
+    row_of = _rows_of_finals(batch, needed)
+    wanted = np.concatenate([(length - 1) * columns + np.arange(columns), row_of])
+    units = (wanted // columns // rows) * columns + wanted % columns
+    units, place = np.unique(units, return_inverse=True)
+    positions = sequence_positions(units, rows, columns)
+    flat: NDArray[Any] = batch["observation"][:-1].reshape(-1, *batch["observation"].shape[2:])
+    inputs = gather(policy.inputs(flat[positions.reshape(-1)]), np.arange(positions.size), device)
+    _, _, after = policy.network.sequence(inputs, memory_of(batch, units, positions, device))
+    inside = (wanted // columns) % rows
+    return after[torch.from_numpy(inside * len(units) + place.reshape(-1)).to(device)]
+
+
+def _rows_of_finals(batch: Batch, needed: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Positions ``[T * C]`` of the transitions that end with the final observations ``needed`` (ascending)."""
+    final_row = batch["final_row"].reshape(-1)
+    ends = np.flatnonzero((batch["truncated"] & ~batch["terminated"] & batch["valid"]).reshape(-1))
+    order = np.argsort(final_row[ends], kind="stable")
+    ends = ends[order]
+    result: NDArray[np.int64] = ends[np.searchsorted(final_row[ends], needed)]
+    return result
