@@ -167,20 +167,21 @@ def record_dtype(spaces: list[SpaceSpec]) -> str:
 
 def stored_action(space: SpaceSpec) -> ArraySpec:
     """How a policy's action is stored in a block: boxes as float32, whatever the environment takes; the rest as is."""
-    return _stored(space).array
+    return stored_space(space).array
+
+
+def stored_space(space: SpaceSpec) -> SpaceSpec:
+    """The space of stored actions: its leaves are those of ``space``, in the same order, in fields of their own."""
+    if space.kind in NESTED:
+        return SpaceSpec.nested(
+            "dict" if space.kind == "dict" else "tuple", {name: stored_space(child) for name, child in space.children}
+        )
+    return SpaceSpec("box", space.shape, "float32") if space.kind == "box" else space
 
 
 def mask_size(space: SpaceSpec) -> int:
     """Entries of an action mask: one per value of every discrete choice, leaf by leaf; 0 if there is no choice."""
     return sum(leaf.space.n + sum(leaf.space.nvec) for leaf in space.leaves())
-
-
-def _stored(space: SpaceSpec) -> SpaceSpec:
-    if space.kind in NESTED:
-        return SpaceSpec.nested(
-            "dict" if space.kind == "dict" else "tuple", {name: _stored(child) for name, child in space.children}
-        )
-    return SpaceSpec("box", space.shape, "float32") if space.kind == "box" else space
 
 
 def _walk(children: tuple[tuple[str, SpaceSpec], ...], prefix: str = "") -> Iterator[tuple[str, SpaceSpec]]:
