@@ -126,7 +126,7 @@ def _resolve_encoder(
             _check_image(kind, space, where, problems)
         model = MLPEncoderOptions if kind == "mlp" else OPTIONS[kind]
         return {"type": kind, **_checked(model, options, where, problems)}
-    plugin = _plugin(kind, where, problems)
+    plugin = _plugin(kind, space, where, problems)
     if plugin is None:
         return {}
     return {
@@ -135,11 +135,11 @@ def _resolve_encoder(
     }
 
 
-def _plugin(kind: Any, where: str, problems: Problems) -> type[Any] | None:
+def _plugin(kind: Any, space: SpaceSpec, where: str, problems: Problems) -> type[Any] | None:
     """The class of a plugin's encoder."""
     where = f"{where}.type"
-    known = [*OPTIONS, *(name for name in REGISTRY.names("network") if name not in OPTIONS)]
-    if not isinstance(kind, str) or kind == "dict" or (":" not in kind and kind not in known):
+    known = [name for name in REGISTRY.names("network") if name != "dict" or space.kind in NESTED]
+    if not isinstance(kind, str) or (":" not in kind and kind not in known):
         problems.append(
             SRLError(
                 "unknown network",
@@ -177,10 +177,11 @@ def _plugin(kind: Any, where: str, problems: Problems) -> type[Any] | None:
 def _check_image(kind: str, space: SpaceSpec, where: str, problems: Problems) -> None:
     shape, smallest = space.shape, SMALLEST_IMAGE[kind]
     three = space.kind == "box" and len(shape) == 3
-    if three and min(shape[1:]) >= smallest:
+    last = three and min(shape[:2]) >= max(smallest, 4 * shape[2])  # no image is that narrow, or has so many channels
+    if three and min(shape[1:]) >= smallest and not last:
         return
     hint = "Or use type: mlp."
-    if three and min(shape[:2]) >= smallest:
+    if last:
         hint = "The channels are last here: transpose them in the environment."
     elif space.kind in NESTED:
         hint = "Use type: dict, which has an encoder per part."
@@ -218,7 +219,7 @@ def _checked(model: type[BaseModel], options: Any, where: str, problems: Problem
     names = {name for key, field in model.model_fields.items() for name in (key, field.alias) if name}
     unknown = [key for key in options if key not in names] if model.model_config.get("extra") != "allow" else []
     problems += [_unknown_key(key, options[key], model, f"{where}.{key}") for key in unknown]
-    return checked.model_dump(mode="json")
+    return checked.model_dump(mode="json", by_alias=True)
 
 
 def _problems(error: ValidationError, model: type[BaseModel], where: str) -> Problems:
