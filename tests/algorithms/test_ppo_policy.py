@@ -1,13 +1,10 @@
-"""Networks and acting: torch and numpy agree, sampling is right, weights are copies."""
+"""Policies and acting: torch and numpy agree, sampling is right, weights are copies."""
 
-import dataclasses
 
 import numpy as np
 import pytest
 import torch
 
-from srl.algorithms.networks.numpy_mlp import NumpyMLP
-from srl.algorithms.networks.torch_networks import MLPActorCritic, NatureCNNActorCritic, build_network
 from srl.algorithms.ppo.config import PPOConfig
 from srl.algorithms.ppo.plugin import PPO
 from srl.algorithms.ppo.policy import PPOPolicy
@@ -59,56 +56,6 @@ def act(acting, observation, noise=None, deterministic=False):
     return out.action, out.extras["log_probability"], out.extras["value"]
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize(
-    "observation",
-    [
-        VECTOR,
-        dataclasses.replace(VECTOR, shape=(2, 3), dtype="float64"),
-        dataclasses.replace(IMAGE, shape=(2, 7, 5)),
-    ],
-)
-def test_numpy_forward_and_backward_equal_automatic_differentiation(network, observation):
-    spec = policy_spec({"type": "mlp", **network}, observation)
-    torch.manual_seed(3)
-    module = build_network(spec.network, spec.observation, 3)
-    assert isinstance(module, MLPActorCritic)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))  # biases that are not 0
-    x = torch.from_numpy(observations(spec, 33))
-    weights = torch.randn(33, 3), torch.randn(33)
-    results = []
-    for forward in (module.compute, module.compute_in_torch):
-        module.zero_grad()
-        logits, value = forward(x, module.prepare())
-        torch.autograd.backward([logits, value], [weights[0], weights[1]])
-        results.append([logits.detach(), value.detach(), *(parameter.grad for parameter in module.parameters())])
-    for got, expected in zip(*results, strict=True):
-        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5 * max(1.0, float(expected.abs().max())))
-
-
-def test_gradients_of_an_overwritten_pass_are_refused():
-    module = build_network(policy_spec().network, VECTOR, 3)
-    first = module(torch.ones(5, 4))
-    module(torch.zeros(5, 4))
-    with pytest.raises(RuntimeError, match="overwrote"):
-        torch.autograd.backward(first, [torch.ones(5, 3), torch.ones(5)])
-
-
-def test_workspaces_of_many_batch_sizes_do_not_mix():
-    spec = policy_spec()
-    mlp = NumpyMLP(spec.network, spec.observation, 3)
-    module = build_network(spec.network, spec.observation, 3)
-    parameters = [parameter.detach().numpy() for parameter in module.parameters()]
-    for count in [*range(1, 80), 5, 200, 7]:
-        x = observations(spec, count, seed=count)
-        logits, value = mlp.forward(parameters, x)
-        expected_logits, expected_value = module.compute_in_torch(torch.from_numpy(x), module.prepare())
-        np.testing.assert_allclose(logits, expected_logits.detach(), atol=1e-5)
-        np.testing.assert_allclose(value[:, 0], expected_value.detach(), atol=1e-5)
-
-
 def test_initialisation():
     module = build_module(policy_spec(), 1)
     weights = dict(module.network.named_parameters())
@@ -120,29 +67,6 @@ def test_initialisation():
     torch.testing.assert_close(head @ head.T, 1e-4 * torch.eye(3), atol=1e-8, rtol=0)
     assert float(weights["value_weight"].detach().norm()) == pytest.approx(1.0, rel=1e-5)
     assert all(not tensor.any() for name, tensor in weights.items() if name.endswith("bias"))
-
-
-def test_the_cnn_is_the_one_of_the_paper():
-    """Against the usual way of writing it: scaled bytes, contiguous memory, float32."""
-    network = build_network({"type": "nature_cnn", "features": 512}, IMAGE, 6)
-    assert isinstance(network, NatureCNNActorCritic)
-    assert sum(parameter.numel() for parameter in network.parameters()) == 1_687_719
-    usual = torch.nn.Sequential(
-        network.convolution_1,
-        torch.nn.ReLU(),
-        network.convolution_2,
-        torch.nn.ReLU(),
-        network.convolution_3,
-        torch.nn.ReLU(),
-        torch.nn.Flatten(),
-        network.features,
-        torch.nn.ReLU(),
-    )
-    x = torch.randint(0, 256, (3, 4, 84, 84), dtype=torch.uint8)
-    features = usual(x.float() / 255)
-    logits, value = network(x)
-    torch.testing.assert_close(logits, network.policy_head(features), atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(value, network.value_head(features)[:, 0], atol=1e-5, rtol=1e-4)
 
 
 def test_bfloat16_keeps_parameters_and_heads_in_float32():

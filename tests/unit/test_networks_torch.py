@@ -393,6 +393,18 @@ def test_inputs_of_another_network_are_refused():
         several.compute(one, several.prepare())
 
 
+def test_workspaces_of_many_batch_sizes_do_not_mix():
+    module = build(FLAT)
+    mlp = NumpyMLP(resolve_network({}, FLAT, "network"), FLAT, 4)
+    parameters = [parameter.detach().numpy() for parameter in module.parameters()]
+    for count in [*range(1, 80), 5, 200, 7]:
+        x = observations(FLAT, count, seed=count)
+        outputs, value = mlp.forward(parameters, x)
+        expected_outputs, expected_value = module.compute_in_torch(module.inputs(x), module.prepare())
+        np.testing.assert_allclose(outputs, expected_outputs.detach(), atol=1e-5)
+        np.testing.assert_allclose(value[:, 0], expected_value.detach(), atol=1e-5)
+
+
 def test_gradients_of_an_overwritten_pass_are_refused():
     module = build(VECTOR)
     first = module(torch.ones(5, 3))
