@@ -17,6 +17,7 @@ from srl.api.algorithm import AlgorithmPlugin
 from srl.api.environment import EnvironmentFactory
 from srl.api.errors import PluginError
 from srl.api.importing import import_module, import_target, is_target, target_of
+from srl.api.plugin_checks import check_class
 from srl.api.suggest import did_you_mean
 
 Kind = Literal["algorithm", "environment", "wrapper", "network", "transport", "launcher", "metrics_sink"]
@@ -142,18 +143,13 @@ class Registry:
 
         Raises:
             PluginError: If the name is unknown, the import fails (with the inner cause), or the object is of another
-                kind.
+                kind or incomplete (:func:`srl.api.plugin_checks.check_class`).
         """
         target = self.target(kind, name, where)
         value = import_target(target, where)
         base = BASES.get(kind)
-        if base is not None and not (isinstance(value, type) and issubclass(value, base)):
-            raise PluginError(
-                f"not a plugin of kind '{kind}'",
-                where=where,
-                value=target,
-                expected=f"a subclass of {base.__module__}.{base.__name__}",
-            )
+        if base is not None:
+            check_class(value, base, f"plugin of kind '{kind}'", target, where)
         return value
 
     def to_dict(self) -> dict[str, dict[str, str]]:

@@ -215,5 +215,5 @@ def test_any_refusal_of_the_plugin_is_collected(monkeypatch):
     def refuse(*_):
         raise UsageError("no such network", where="policies.main.network")
 
-    monkeypatch.setattr(PPO, "policy_spec", refuse)
+    monkeypatch.setattr(PPO, "policy_spec", staticmethod(refuse))
     assert "no such network" in resolving(experiment())["policies.main.network"].what

@@ -7,6 +7,7 @@ from srl.api.policy import ActingPolicy, NoiseSpec, PolicySpec
 from srl.environments.gymnasium_adapter import GymnasiumFactory
 from srl.system.parameters import ParameterReader
 from srl.system.worker import WorkerId
+from srl.system.workers import acting
 from srl.system.workers.acting import ENV_STEPS_FIELD, VersionedPolicy
 from srl.system.workers.evaluator import EvaluatorWorker, quotas, run_episodes
 
@@ -63,7 +64,8 @@ def make_spec(options):
 @pytest.fixture
 def evaluators(monkeypatch):
     factory, spec = make_spec({"entry": "srl.environments.toy:CountVector", "kwargs": {"lengths": [2, 9]}})
-    monkeypatch.setattr("srl.system.workers.acting.import_target", lambda *_: AlwaysZero)
+    monkeypatch.setattr(acting, "build_acting", AlwaysZero)
+    monkeypatch.setattr(acting, "load_checked", lambda made, _, parameters: made.load(parameters))
     store = Store()
 
     def make(workers: int, interval: int | None, episodes: int = 6):

@@ -104,7 +104,8 @@ def request(actor: int, rows: int, min_version: int = 0, exact: bool = False) ->
 
 @pytest.fixture
 def serve(monkeypatch):
-    monkeypatch.setattr(acting, "import_target", lambda *_: Echo)
+    monkeypatch.setattr(acting, "build_acting", Echo)
+    monkeypatch.setattr(acting, "load_checked", lambda made, _, parameters: made.load(parameters))
 
     def run(requests: list[InferenceRequest], kept: Sequence[int] = (3,), lockstep: bool = False):
         Echo.batches = ()

@@ -8,10 +8,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from srl.api.errors import StreamError
-from srl.api.importing import import_target
-from srl.api.policy import ActingPolicy, ActInput, ActOutput, PolicySpec
+from srl.api.policy import ActInput, ActOutput, PolicySpec
 from srl.system.parameters import ParameterReader
 from srl.system.streams.interface import Credit, InferenceClient
+from srl.system.workers.acting_check import build_acting, load_checked
 
 ENV_STEPS_FIELD = "srl.env_steps"
 """Published beside the weights: int64[1], env steps that the version was trained on."""
@@ -32,7 +32,7 @@ class VersionedPolicy:
         self._reader = reader
         self._timeout_seconds = timeout_seconds
         self._arrays: dict[str, NDArray[Any]] = {}
-        self._acting: ActingPolicy = import_target(spec.acting, f"policy {spec.name}")(spec)
+        self._acting = build_acting(spec)
 
     def use(self, min_version: int, exact: bool) -> int:
         """Make sure that the weights in use are ``min_version`` or newer (``exact``: just that one).
@@ -88,8 +88,12 @@ class VersionedPolicy:
         found = self._reader.read(version)
         if found is None:
             return False
+        is_first = self.version < 0
         self.version, self._arrays = found
-        self._acting.load(self._arrays)
+        if is_first:
+            load_checked(self._acting, self._spec, self._arrays)
+        else:
+            self._acting.load(self._arrays)
         return True
 
 
