@@ -56,6 +56,9 @@ class OptionsCheck:
         policies = raw.get("policies")
         for name, policy in policies.items() if isinstance(policies, Mapping) else ():
             algorithm = policy.get("algorithm") if isinstance(policy, Mapping) else None
+            found += self._network(
+                f"policies.{name}.network", policy.get("network") if isinstance(policy, Mapping) else None
+            )
             found += self._algorithm(("policies", str(name), "algorithm"), algorithm, tree, lines)
         return [_with_line(problem, lines) for problem in found]
 
@@ -98,6 +101,25 @@ class OptionsCheck:
             plugin.config.model_validate(options)
         except ValidationError as error:
             yield from problems_of(error, options, tree=tree, lines=lines, prefix=path)
+
+    def _network(self, path: str, value: Any) -> Iterator[SRLError]:
+        """What ``--no-plugins`` forbids; the rest is said by the algorithm, which knows the observation space."""
+        if self._allow_plugins or not isinstance(value, Mapping):
+            return
+        code = code_names(value, path)
+        for where, text in code:
+            yield SRLError("--no-plugins forbids what names code to import", where=where, value=text)
+        encoders = value.get("encoders")
+        parts = encoders.items() if isinstance(encoders, Mapping) else ()
+        for where, entry in ((path, value), *((f"{path}.encoders.{key}", entry) for key, entry in parts)):
+            name = entry.get("type") if isinstance(entry, Mapping) else None
+            if isinstance(name, str) and self._forbidden("network", name) and (f"{where}.type", name) not in code:
+                yield SRLError(
+                    "--no-plugins admits built-in networks only",
+                    where=f"{where}.type",
+                    value=name,
+                    expected=" or ".join(sorted(BUILT_IN["network"])),
+                )
 
     def _resolve(self, kind: Kind, name: str, where: str) -> Any:
         if self._forbidden(kind, name):

@@ -1,6 +1,5 @@
 """Policies and acting: torch and numpy agree, sampling is right, weights are copies."""
 
-
 import numpy as np
 import pytest
 import torch

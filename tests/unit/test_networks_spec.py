@@ -9,6 +9,8 @@ import pytest
 from srl.algorithms.networks.options import OPTIONS, DictOptions, ImpalaOptions, RecurrentOptions
 from srl.algorithms.networks.spec import resolve_network, state_of
 from srl.api.errors import ExperimentError
+from srl.api.keys import KeyTree
+from srl.api.options import OptionsCheck
 from srl.api.registry import REGISTRY
 from srl.api.spaces import SpaceSpec
 
@@ -247,6 +249,30 @@ def test_mistakes_about_plugins(file):
     assert "recurrent" in problems({"type": f"{file}:Clashing"})["net.type"].what
     for name in ("Odd", "function"):
         assert problems({"type": f"{file}:{name}"})["net.type"].what == "not a network"
+
+
+def test_no_plugins_admits_built_in_networks_only(file):
+    """Nothing may be imported to find that out."""
+    networks = {
+        "one": {"type": f"{file}:None"},
+        "two": {"type": "of_some_package"},
+        "three": {"type": "dict", "encoders": {"a": {"type": "module:Attr"}, "b": {"type": "other"}, "c": {}}},
+        "four": {"type": "dict", "encoders": {"a": {"type": "impala_resnet"}}, "recurrent": {"type": "lstm"}},
+        "five": {"type": f"{file}:Doubling", "table": "module:Attr"},
+    }
+    raw = {"policies": {name: {"network": network} for name, network in networks.items()}}
+    tree = KeyTree(raw, lambda *_: None)
+    assert OptionsCheck(allow_plugins=True).problems(raw, tree, {}) == []
+    found = OptionsCheck(allow_plugins=False).problems(raw, tree, {})
+    assert [problem.where for problem in found] == [
+        "policies.one.network.type",
+        "policies.two.network.type",
+        "policies.three.network.encoders.a.type",
+        "policies.three.network.encoders.b.type",
+        "policies.five.network.type",
+        "policies.five.network.table",
+    ]
+    assert all("--no-plugins" in problem.what for problem in found)
 
 
 def test_built_in_networks_are_resolved_without_torch():
