@@ -4,9 +4,16 @@ import numpy as np
 import pytest
 import torch
 
+from srl.algorithms.distributions.build import build_distribution
 from srl.algorithms.ppo.losses import LossWeights, Minibatch, normalized, ppo_loss
+from srl.api.spaces import SpaceSpec
 
 ROWS, ACTIONS = 64, 5
+
+
+def loss(logits, value, batch, weights):
+    distribution = build_distribution(SpaceSpec("discrete", (), "int64", n=logits.shape[1]))
+    return ppo_loss(distribution.evaluate(logits, batch.action, batch.action_mask), value, batch, weights)
 
 
 def case(seed=0, spread=0.5):
@@ -28,7 +35,8 @@ def case(seed=0, spread=0.5):
 def reference(logits, value, batch, weights):
     """The formulas of the module's docstring in torch, float64."""
     logits, value = (torch.from_numpy(array).double().requires_grad_() for array in (logits, value))
-    tensors = {name: torch.from_numpy(getattr(batch, name)) for name in Minibatch.__dataclass_fields__}
+    names = ("action", "old_log_probability", "advantage", "value_target", "old_value")
+    tensors = {name: torch.from_numpy(getattr(batch, name)) for name in names}
     log_probabilities = torch.log_softmax(logits, 1)
     log_ratio = log_probabilities.gather(1, tensors["action"][:, None])[:, 0] - tensors["old_log_probability"]
     ratio = log_ratio.exp()
@@ -41,8 +49,8 @@ def reference(logits, value, batch, weights):
         near = tensors["old_value"] + (value - tensors["old_value"]).clamp(-bound, bound)
         squares = torch.maximum(squares, (near - tensors["value_target"]) ** 2)
     value_loss = squares.sum() / 2
-    loss = policy + weights.value_coefficient * value_loss - weights.entropy_coefficient * entropy
-    loss.backward()
+    total = policy + weights.value_coefficient * value_loss - weights.entropy_coefficient * entropy
+    total.backward()
     kl = (ratio - 1 - log_ratio).sum()
     clip_count = ((ratio - 1).abs() > weights.clip_range).sum()
     sums = [float(x.detach()) for x in (policy, value_loss, entropy, kl, clip_count)]
@@ -55,7 +63,7 @@ def reference(logits, value, batch, weights):
 def test_sums_and_gradients(value_clip_range, entropy_coefficient, seed):
     weights = LossWeights(0.2, value_clip_range, entropy_coefficient, 0.7)
     arguments = case(seed)
-    sums, logits_gradient, value_gradient = ppo_loss(*arguments, weights)
+    sums, logits_gradient, value_gradient = loss(*arguments, weights)
     expected, expected_logits, expected_value = reference(*arguments, weights)
     got = [sums.policy, sums.value, sums.entropy, sums.kl, sums.clipped]
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-4)
@@ -68,13 +76,13 @@ def test_sums_and_gradients(value_clip_range, entropy_coefficient, seed):
 def test_inputs_are_left_alone():
     logits, value, batch = case()
     before = [array.copy() for array in (logits, value, batch.advantage, batch.old_value)]
-    ppo_loss(logits, value, batch, LossWeights(0.2, 0.1, 0.1, 0.5))
+    loss(logits, value, batch, LossWeights(0.2, 0.1, 0.1, 0.5))
     for array, copy in zip((logits, value, batch.advantage, batch.old_value), before, strict=True):
         np.testing.assert_array_equal(array, copy)
 
 
 def test_at_the_old_policy_the_ratio_is_one():
-    sums, _, _ = ppo_loss(*case(spread=0.0), LossWeights(0.2, None, 0.0, 0.5))
+    sums, _, _ = loss(*case(spread=0.0), LossWeights(0.2, None, 0.0, 0.5))
     assert abs(sums.kl) < 1e-4
     assert sums.clipped == 0.0
 
@@ -83,7 +91,7 @@ def test_extreme_logits_stay_finite():
     logits, value, batch = case()
     logits *= 1e4
     batch.old_log_probability[:] = 0.0
-    sums, logits_gradient, _ = ppo_loss(logits, value, batch, LossWeights(0.2, None, 0.01, 0.5))
+    sums, logits_gradient, _ = loss(logits, value, batch, LossWeights(0.2, None, 0.01, 0.5))
     assert np.isfinite(logits_gradient).all()
     assert np.isfinite(sums.entropy)
 
@@ -98,7 +106,7 @@ def test_normalisation_of_few_and_of_equal_advantages(count):
 def test_no_rows():
     empty = np.zeros(0, np.float32)
     batch = Minibatch(np.zeros(0, np.int64), empty, empty, empty, empty)
-    sums, logits_gradient, value_gradient = ppo_loss(
+    sums, logits_gradient, value_gradient = loss(
         np.zeros((0, 3), np.float32), empty, batch, LossWeights(0.2, 0.1, 0.1, 0.5)
     )
     assert (sums.policy, sums.value, sums.clipped) == (0.0, 0.0, 0.0)

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from srl.algorithms.distributions.build import build_distribution
 from srl.algorithms.ppo.config import PPOConfig
-from srl.algorithms.ppo.sampling import DiscreteSampler
 from srl.algorithms.ppo.spec import EXTRAS
 from srl.api.algorithm import AlgorithmPlugin, DataRequirements
 from srl.api.environment import EnvironmentSpec
@@ -77,7 +77,7 @@ class TableActing(ActingPolicy):
 
     def __init__(self, spec: PolicySpec) -> None:
         super().__init__(spec)
-        self._sampler = DiscreteSampler(spec.action.n)
+        self._distribution = build_distribution(spec.action)
         self._values: NDArray[np.float32] = np.zeros(1, np.float32)
         self._logits: NDArray[np.float32] = np.zeros(spec.action.n, np.float32)
 
@@ -89,9 +89,10 @@ class TableActing(ActingPolicy):
     def act(self, batch: ActInput, out: ActOutput, *, deterministic: bool = False) -> None:
         """Decide for a batch."""
         count = len(batch.observation)
-        self._sampler.decide(
+        self._distribution.decide(
             np.tile(self._logits, (count, 1)),
-            batch.noise.reshape(-1),
+            batch.noise,
+            batch.action_mask,
             out.action,
             out.extras["log_probability"],
             deterministic=deterministic,
