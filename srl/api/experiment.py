@@ -40,6 +40,15 @@ class PluginMapping(BaseModel):
         return dict(self.model_extra or {})
 
 
+class Sink(PluginMapping):
+    """A metrics sink with its options."""
+
+    type: str = Field(
+        default="",
+        description="Registered name, package.module:Attr or ./file.py:Attr; as the entry's own name if left out.",
+    )
+
+
 class PluginFile(Model):
     """A plugin file or module together with what it brings."""
 
@@ -214,6 +223,21 @@ class Experiment(Model):
     )
     checkpoints: Checkpoints = Field(default_factory=Checkpoints, description="Checkpoints.")
     limits: Limits = Field(default_factory=Limits, description="Bounds on waits and memory.")
+    sinks: dict[Name, Sink] = Field(
+        default_factory=dict,
+        description="Where the metrics go beside the trial directory (metrics.jsonl and TensorBoard's event files are "
+        "always written): wandb, prometheus, or a sink of your own, each with its options.",
+    )
+
+    @field_validator("sinks", mode="before")
+    @classmethod
+    def _type_by_name(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {
+            name: {"type": name, **(options or {})} if options is None or isinstance(options, dict) else options
+            for name, options in value.items()
+        }
 
     def plugin_paths(self, kinds: Collection[str] | None = None) -> tuple[str, ...]:
         """Plugin files and modules to import in a process.

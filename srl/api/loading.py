@@ -260,7 +260,7 @@ def _load_plugins(draft: _Draft) -> None:
 
 def _absolute(draft: _Draft) -> dict[str, Any]:
     """Files relative to the experiment's file, made absolute: workers and copies of the experiment sit elsewhere."""
-    sections = ("plugins", "environment", "policies")
+    sections = ("plugins", "environment", "policies", "sinks")
     return {key: absolute_paths(value, draft.base) if key in sections else value for key, value in draft.raw.items()}
 
 

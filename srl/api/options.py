@@ -11,6 +11,7 @@ from srl.api.algorithm import AlgorithmPlugin
 from srl.api.environment import EnvironmentFactory
 from srl.api.errors import SRLError
 from srl.api.keys import KeyTree
+from srl.api.metrics import MetricsSink
 from srl.api.plain import code_names
 from srl.api.problems import problems_of, with_line
 from srl.api.registry import BUILT_IN, REGISTRY, Kind, Registry
@@ -36,16 +37,21 @@ class OptionsCheck:
 
     def model(self, path: KeyPath, value: Mapping[str, Any]) -> type[BaseModel] | None:
         """The options model of the plugin mapping at a path, ``None`` if it has none or its type is wrong."""
-        name = value.get("type")
-        if path == ("environment",) or not isinstance(name, str) or self._forbidden("algorithm", name):
+        is_sink = path[:1] == ("sinks",)
+        name = value.get("type", path[-1] if is_sink else None)
+        kind: Kind = "metrics_sink" if is_sink else "algorithm"
+        if path == ("environment",) or not isinstance(name, str) or self._forbidden(kind, name):
             return None
         try:
+            if is_sink:
+                options: type[BaseModel] = self._registry.resolve(kind, name).Options
+                return options
             return self.plugin(name).config
         except SRLError:
             return None  # said by problems()
 
     def problems(self, raw: Mapping[str, Any], tree: KeyTree, lines: Mapping[KeyPath, int]) -> list[SRLError]:
-        """Everything wrong with the options of the environment and of all algorithms.
+        """Everything wrong with the options of the environment, of all algorithms and of the metrics sinks.
 
         Args:
             raw: The experiment as written; parts of the wrong form are passed over, the typed model names them.
@@ -60,6 +66,9 @@ class OptionsCheck:
                 f"policies.{name}.network", policy.get("network") if isinstance(policy, Mapping) else None
             )
             found += self._algorithm(("policies", str(name), "algorithm"), algorithm, tree, lines)
+        sinks = raw.get("sinks")
+        for name, sink in sinks.items() if isinstance(sinks, Mapping) else ():
+            found += self._sink(("sinks", str(name)), sink, tree, lines)
         return [_with_line(problem, lines) for problem in found]
 
     def _environment(self, value: Any) -> Iterator[SRLError]:
@@ -99,6 +108,22 @@ class OptionsCheck:
         options = {key: entry for key, entry in value.items() if key != "type"}
         try:
             plugin.config.model_validate(options)
+        except ValidationError as error:
+            yield from problems_of(error, options, tree=tree, lines=lines, prefix=path)
+
+    def _sink(self, path: KeyPath, value: Any, tree: KeyTree, lines: Mapping[KeyPath, int]) -> Iterator[SRLError]:
+        given = {"type": path[-1], **value} if isinstance(value, Mapping) else {"type": path[-1]}
+        if (value is not None and not isinstance(value, Mapping)) or not isinstance(given["type"], str):
+            return
+        plugin = yield from self._resolve("metrics_sink", given["type"], ".".join((*path, "type")))
+        if plugin is None:
+            return
+        kind: type[MetricsSink] = plugin
+        options = {key: entry for key, entry in given.items() if key != "type"}
+        try:
+            for problem in kind.check(kind.Options.model_validate(options)):
+                problem.where = ".".join((*path, problem.where) if problem.where else path)
+                yield problem
         except ValidationError as error:
             yield from problems_of(error, options, tree=tree, lines=lines, prefix=path)
 

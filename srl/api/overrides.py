@@ -9,7 +9,7 @@ from srl.api.keys import KeyTree
 from srl.api.suggest import nearest
 from srl.api.yaml_text import KeyPath, parse_value
 
-NAMED = ("policies", "streams", "workers")
+NAMED = ("policies", "streams", "workers", "sinks")
 
 
 def split(text: str) -> tuple[KeyPath, Any]:
@@ -29,7 +29,7 @@ def split(text: str) -> tuple[KeyPath, Any]:
 
 
 def apply(raw: dict[str, Any], path: KeyPath, value: Any, tree: KeyTree) -> None:
-    """Set a value in ``raw`` (changed in place). ``null`` removes a policy, stream or worker group.
+    """Set a value in ``raw`` (changed in place). ``null`` removes a policy, stream, worker group or sink.
 
     Args:
         raw: The experiment as written; nested mappings and lists are its own.
@@ -63,6 +63,8 @@ def _check_place(path: KeyPath, value: Any, tree: KeyTree) -> None:
         child = tree.children(place).get(key)
         if child is None:
             new_entry = depth == 1 and len(path) == 2 and path[0] in NAMED and isinstance(value, dict)
+            # One option is enough to name a sink: sinks.wandb.mode=offline.
+            new_entry = new_entry or (depth == 1 and path[0] == "sinks" and value is not None)
             if new_entry or tree.is_open(place):
                 return
             raise SRLError("no such key", where=".".join(path), hint=_hint(path, tree))

@@ -17,6 +17,7 @@ from srl.api.algorithm import AlgorithmPlugin
 from srl.api.environment import EnvironmentFactory
 from srl.api.errors import PluginError
 from srl.api.importing import import_module, import_target, is_target, target_of
+from srl.api.metrics import MetricsSink
 from srl.api.plugin_checks import check_class
 from srl.api.suggest import did_you_mean
 
@@ -56,6 +57,17 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "impala_resnet": "srl.algorithms.networks.impala:ImpalaEncoder",
         "dict": "srl.algorithms.networks.encoders:DictEncoder",
     },
+    "metrics_sink": {
+        "json_lines": "srl.system.metrics.local_sinks:JsonLinesSink",
+        "tensorboard": "srl.system.metrics.local_sinks:TensorBoardSink",
+        "wandb": "srl.system.metrics.wandb_sink:WandbSink",
+        "prometheus": "srl.system.metrics.prometheus_sink:PrometheusSink",
+    },
+}
+BASES: Mapping[Kind, type[Any]] = {
+    "algorithm": AlgorithmPlugin,
+    "environment": EnvironmentFactory,
+    "metrics_sink": MetricsSink,
 }
 BASES: Mapping[Kind, type[Any]] = {"algorithm": AlgorithmPlugin, "environment": EnvironmentFactory}
 

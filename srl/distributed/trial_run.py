@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from srl.api.metrics import TrialInfo
 from srl.distributed.exits import log_tail
 from srl.distributed.graph import ResolvedGraph
 from srl.distributed.signals import ANNOUNCEMENT, Signals
@@ -25,7 +26,7 @@ from srl.distributed.trial_events import AbortRequested, StopRequested
 from srl.system.checkpoint import newest_complete
 from srl.system.metrics.log_limit import LogFloodFilter
 from srl.system.metrics.monitor import TrialMonitor
-from srl.system.metrics.sinks import SinkGroup
+from srl.system.metrics.sinks import SinkGroup, failures_of
 from srl.system.metrics.snapshot import TrialSnapshot
 from srl.system.report import WorkerReport
 from srl.system.trial import TrialDirectory
@@ -121,7 +122,7 @@ class TrialRun:
         )
         self._screen = screen
         signals.announces = not screen.is_live
-        self._sinks = SinkGroup.open(trial)
+        self._sinks = SinkGroup.open(_info(graph, trial), graph.experiment.sinks)
         self._began = began
         self._start_up_seconds: float | None = None
         self._next_tick = 0.0
@@ -129,6 +130,9 @@ class TrialRun:
     def started(self) -> None:
         """Training begins."""
         if self._start_up_seconds is None:
+            for text in self._sinks.notes:
+                self.note(text)
+                self.monitor.warn("metrics", text)
             self._start_up_seconds = time.monotonic() - self._began
             self.monitor.training_started()
 
@@ -191,6 +195,7 @@ class TrialRun:
             transport=self.graph.transport,
             failures=[{"worker": worker, "text": text} for worker, text in outcome.failures],
             control_messages_refused=dict(outcome.refused),
+            metrics_sinks_failed=failures_of(self._sinks),
         )
         self.trial.write_summary(summary)
         self.note(f"over: {outcome.reason}, exit code {outcome.exit_code}")
@@ -223,6 +228,11 @@ def trial_run(
         stack.callback(run.close)
         screen.__enter__()
         yield run
+
+
+def _info(graph: ResolvedGraph, trial: TrialDirectory) -> TrialInfo:
+    experiment = graph.experiment
+    return TrialInfo(experiment.name, trial.path, experiment.seed, experiment.model_dump(mode="json"))
 
 
 class _Terminal(logging.StreamHandler[Any]):

@@ -148,9 +148,9 @@ def test_check_says_valid_and_shows_the_graph(run):
 
 
 def test_check_finds_what_only_the_spaces_tell(run):
-    code, _, err = run("check", "cartpole_ppo", "environment.id=Pendulum-v1")
+    code, _, err = run("check", "cartpole_ppo", "policies.main.network={type: nature_cnn}")
     assert code == 2
-    assert "Box(1,) float32" in err
+    assert "Box(4,) float32" in err
 
 
 def test_check_prints_the_resolved_experiment(run, tmp_path):

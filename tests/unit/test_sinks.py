@@ -1,17 +1,26 @@
 """The curves on disk: valid JSON, one ascending axis, readable by TensorBoard; a failing sink never stops training."""
 
+import importlib.util
 import json
 import logging
+import os
+import socket
 import subprocess
 import sys
+import types
+import urllib.error
+import urllib.request
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from srl.api.errors import UsageError
+from srl.api.errors import ExperimentError, PluginError, ResourceError
+from srl.api.experiment import PluginMapping
+from srl.api.loading import experiment_from_object, load_experiment, resolved_yaml
+from srl.api.metrics import MetricRecord, MetricsSink, TrialInfo
+from srl.api.registry import BUILT_IN, Registry
 from srl.system.metrics.log_limit import LogFloodFilter, LogLimit
-from srl.system.metrics.sinks import BUILT_IN, DEFAULT_SINKS, MetricsSink, SinkGroup
-from srl.system.metrics.snapshot import MetricRecord
+from srl.system.metrics.sinks import ALWAYS, SinkGroup, failures_of
 from srl.system.trial import TrialDirectory
 
 
@@ -20,6 +29,10 @@ def trial(tmp_path):
     for name in ("tensorboard", "checkpoints", "logs"):
         (tmp_path / name).mkdir()
     return TrialDirectory(tmp_path)
+
+
+def info(trial):
+    return TrialInfo("cartpole", trial.path, 3, {"name": "cartpole", "stop": {"env_steps": 100}})
 
 
 def training(env_steps, **values):
@@ -44,7 +57,7 @@ def curve(trial, tag):
 
 
 def test_records_are_valid_json_lines_and_tensorboard_scalars(trial):
-    sinks = SinkGroup.open(trial)
+    sinks = SinkGroup.open(info(trial))
     assert sinks.notes == ()
     assert sinks.write([training(10, loss=0.5, **{"episode/return": None})]) == []
     assert sinks.write([training(20, loss=float("nan")), training(30, loss=0.25)]) == []
@@ -64,12 +77,12 @@ def test_records_are_valid_json_lines_and_tensorboard_scalars(trial):
 
 
 def test_a_crash_at_212_and_a_resume_at_200_is_one_ascending_curve(trial):
-    first = SinkGroup.open(trial)
+    first = SinkGroup.open(info(trial))
     first.write([training(step, loss=float(step)) for step in (100, 200, 206, 212)])
     first.close()
     with open(trial.metrics, "a") as file:
         file.write('{"kind": "training", "env_st')
-    second = SinkGroup.open(trial)
+    second = SinkGroup.open(info(trial))
     second.write([restart(200), training(206, loss=-1.0), training(220, loss=-2.0)])
     second.close()
     expected = [(100, 100.0), (200, 200.0), (206, -1.0), (220, -2.0)]
@@ -77,26 +90,33 @@ def test_a_crash_at_212_and_a_resume_at_200_is_one_ascending_curve(trial):
     assert curve(trial, "loss") == expected
 
 
-def test_a_failing_sink_is_closed_with_one_message_and_the_others_go_on(trial, monkeypatch):
-    class Full(MetricsSink):
-        def write(self, records):
-            raise OSError(28, "No space left on device")
+class Full(MetricsSink):
+    """Fails as a plugin may: with any exception, also when it is closed."""
 
-        def close(self):
-            pass
+    def write(self, records):
+        raise RuntimeError("No space left")
 
-    sinks = SinkGroup.open(trial, ("full", "json_lines"), {"full": Full}.get)
-    (problem,) = sinks.write([training(1)])
-    assert "metrics sink full failed and is closed" in problem
-    assert "No space left" in problem
-    assert sinks.write([training(2)]) == []
+    def close(self):
+        raise RuntimeError("nor for closing")
+
+
+def test_a_failing_sink_is_closed_with_one_message_counted_and_the_others_go_on(trial):
+    registry = Registry({"metrics_sink": {**BUILT_IN["metrics_sink"], "full": f"{__name__}:Full"}})
+    sys.modules[__name__] = sys.modules.get(__name__) or types.ModuleType(__name__)
+    sys.modules[__name__].Full = Full
+    sinks = SinkGroup.open(info(trial), {"mine": PluginMapping(type="full")}, registry)
+    failed, closed = sinks.write([training(1)])
+    assert failed == "metrics sink mine failed and is closed: RuntimeError: No space left"
+    assert "could not be closed: RuntimeError: nor for closing" in closed
+    assert sinks.write([training(2), training(3)]) == []
+    assert failures_of(sinks) == {"mine": {"error": "RuntimeError: No space left", "records_lost": 3}}
     sinks.close()
-    assert [entry["env_steps"] for entry in lines(trial)] == [1, 2]
+    assert [entry["env_steps"] for entry in lines(trial)] == [1, 2, 3]
 
 
 def test_without_the_package_there_is_one_note_with_the_command_that_installs_it(trial, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.record_writer", None)
-    sinks = SinkGroup.open(trial)
+    sinks = SinkGroup.open(info(trial))
     (note,) = sinks.notes
     assert "pip install" in note
     assert sinks.write([training(1)]) == []
@@ -106,16 +126,163 @@ def test_without_the_package_there_is_one_note_with_the_command_that_installs_it
 
 
 def test_an_unknown_sink_is_refused(trial):
-    with pytest.raises(UsageError, match="json_lines, tensorboard"):
-        SinkGroup.open(trial, ("jsonlines",))
+    with pytest.raises(PluginError, match="Did you mean 'wandb'"):
+        SinkGroup.open(info(trial), {"mine": PluginMapping(type="wandbb")})
+    with pytest.raises(ExperimentError, match=r"sinks\.wndb\.type: unknown metrics_sink.*'wandb'"):
+        load_experiment("cartpole_ppo", ["sinks.wndb={}"])
+
+
+def test_sinks_in_the_experiment_take_their_type_from_their_name_and_options_from_the_command_line():
+    experiment = load_experiment("cartpole_ppo", ["sinks.wandb.mode=offline", "sinks.live={type: prometheus, port: 9}"])
+    assert {name: (sink.type, sink.options) for name, sink in experiment.sinks.items()} == {
+        "wandb": ("wandb", {"mode": "offline"}),
+        "live": ("prometheus", {"port": 9}),
+    }
+    without = experiment_from_object(experiment, ["sinks.wandb=null"])
+    assert list(without.sinks) == ["live"]
+    text = resolved_yaml(experiment)
+    assert "sinks:\n  wandb:\n    type: wandb\n    mode: offline" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["sinks.wandb.mode=ofline"], "sinks.wandb.mode: wrong value.*Did you mean 'offline'"),
+        (["sinks.wandb.projet=x"], "unknown key.*Did you mean 'sinks.wandb.project'"),
+        (["sinks.prometheus.port=99999"], "sinks.prometheus.port: wrong value.*at most 65535"),
+        (["sinks=[wandb]"], "sinks: wrong value.*a mapping"),
+    ],
+)
+def test_wrong_options_of_sinks_are_named(words, text):
+    with pytest.raises(ExperimentError, match=text):
+        load_experiment("cartpole_ppo", words)
+
+
+@pytest.mark.parametrize(("name", "package"), [("wandb", "wandb"), ("prometheus", "prometheus_client")])
+def test_a_missing_package_is_found_before_the_start(name, package, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda one, *rest: None if one == package else find(one, *rest))
+    with pytest.raises(ExperimentError, match=rf'sinks\.{name}: .*pip install "srl-dataflow\[{name}\]"'):
+        load_experiment("cartpole_ppo", [f"sinks.{name}={{}}"])
+
+
+def test_no_plugins_admits_built_in_sinks_only():
+    load_experiment("cartpole_ppo", ["sinks.prometheus={}"], allow_plugins=False)
+    with pytest.raises(ExperimentError, match="built-in plugins only"):
+        load_experiment("cartpole_ppo", ["sinks.mine={type: a.b:C}"], allow_plugins=False)
+
+
+def read(url):
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return answer.read().decode()
+
+
+def test_prometheus_serves_the_newest_values_on_loopback_until_it_is_closed(trial, no_leaks):
+    sinks = SinkGroup.open(info(trial), {"prometheus": PluginMapping(type="prometheus")})
+    (note,) = sinks.notes
+    url = note.removeprefix("Prometheus endpoint: ")
+    assert url.startswith("http://127.0.0.1:")
+    assert sinks.write([training(10, **{"loss/policy": 0.5}), training(20, **{"loss/policy": None})]) == []
+    sinks.write([training(30, **{"loss/policy": 0.25})])
+    text = read(url)
+    assert 'srl_loss_policy{experiment="cartpole",seed="3"} 0.25' in text
+    assert 'srl_env_steps{experiment="cartpole",seed="3"} 30.0' in text
+    assert sinks.close() == []
+    with pytest.raises(urllib.error.URLError):
+        read(url)
+
+
+def test_a_used_port_is_one_error_that_names_it_and_nothing_stays_open(trial, no_leaks):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ResourceError, match=f"127.0.0.1:{port}.*Address already in use|Address.*127.0.0.1:{port}"):
+            SinkGroup.open(info(trial), {"prometheus": PluginMapping(type="prometheus", port=port)})
+
+
+def wandb_history(directory):
+    """Rows of every offline run, oldest run first: what is in the files that ``wandb sync`` would send."""
+    script = """
+import json, pathlib, struct, sys
+from wandb.proto.wandb_internal_pb2 import Record
+for path in sorted(pathlib.Path(sys.argv[1]).glob("wandb/offline-run-*/*.wandb"), key=lambda p: p.stat().st_mtime_ns):
+    data, rows, position, part = path.read_bytes(), [], 7, b""
+    name = group = None
+    axes = {}
+    while position + 7 <= len(data):  # blocks of 32 KiB, records with header: checksum, length, kind
+        left = 32768 - position % 32768
+        if left < 7:
+            position += left
+            continue
+        length, kind = struct.unpack("<HB", data[position + 4 : position + 7])
+        part += data[position + 7 : position + 7 + length]
+        position += 7 + length
+        if kind in (1, 4):  # whole, or the last piece
+            record = Record.FromString(part)
+            part = b""
+            if record.HasField("history"):
+                items = record.history.item
+                rows.append({item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items})
+            if record.HasField("run"):
+                name, group = record.run.display_name, record.run.run_group
+            if record.HasField("metric") and record.metric.step_metric:
+                axes[record.metric.glob_name or record.metric.name] = record.metric.step_metric
+    print(json.dumps({"name": name, "group": group, "rows": rows, "axes": axes}))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(directory)], capture_output=True, text=True, timeout=60, check=True
+    )
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+WANDB_RUN = """
+import sys, pathlib
+from srl.api.experiment import PluginMapping
+from srl.api.metrics import MetricRecord, TrialInfo
+from srl.system.metrics.sinks import SinkGroup
+def record(kind, env_steps, **values):
+    return MetricRecord(kind, env_steps, 4 * env_steps, 1.5, env_steps // 10, values)
+directory = pathlib.Path(sys.argv[1])
+sinks = SinkGroup.open(TrialInfo("cartpole", directory, 3, {"stop": {"env_steps": 9}}),
+                       {"wandb": PluginMapping(type="wandb", mode="offline")})
+print(*sinks.notes)
+problems = sinks.write([record("training", 200, loss=2.0), record("training", 212, loss=2.12)])
+problems += sinks.write([record("evaluation", 100, score=5.0), record("training", 220, loss=float("nan"))])
+problems += sinks.write([record("restart", 200), record("training", 206, loss=-1.0)])
+problems += sinks.close() + sinks.close()
+assert not problems, problems
+import threading
+print([thread.name for thread in threading.enumerate()])
+"""
+
+
+def test_wandb_offline_holds_every_point_over_env_steps_and_a_restart_begins_a_new_run(trial):
+    """Field case 67: W&B's own step would hide what goes back; here nothing does, and no connection is made."""
+    environment = {**os.environ, "WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_MODE": "online"}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", WANDB_RUN, str(trial.path)],
+        capture_output=True, text=True, timeout=100, env=environment, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    note, threads = done.stdout.splitlines()
+    assert note.startswith("W&B, offline: wandb sync ")
+    assert threads == "['MainThread']"
+    first, second = wandb_history(trial.path)
+    assert (first["name"], first["group"]) == (trial.path.name, "cartpole")
+    assert (second["name"], second["group"]) == (f"{trial.path.name}-restart1", "cartpole")
+    assert first["axes"] == second["axes"] == {"*": "env_steps"}
+    points = [(row["env_steps"], row.get("loss"), row.get("score")) for row in first["rows"]]
+    assert points == [(200, 2.0, None), (212, 2.12, None), (100, None, 5.0), (220, None, None)]
+    assert [(row["env_steps"], row["loss"], row["progress/frames"]) for row in second["rows"]] == [(206, -1.0, 824)]
 
 
 def test_the_controller_loads_neither_torch_nor_tensorflow_for_its_sinks(tmp_path):
     script = (
-        "import sys; from pathlib import Path; from srl.system.trial import TrialDirectory\n"
+        "import sys; from pathlib import Path; "
         "from srl.system.metrics.sinks import SinkGroup\n"
         "for name in ('tensorboard', 'checkpoints', 'logs'): Path(sys.argv[1], name).mkdir()\n"
-        "SinkGroup.open(TrialDirectory(Path(sys.argv[1]))).close()\n"
+        "from srl.api.metrics import TrialInfo\n"
+        "SinkGroup.open(TrialInfo('x', Path(sys.argv[1]))).close()\n"
         "print(sorted({'torch', 'tensorflow', 'gymnasium'} & set(sys.modules)))\n"
         "import threading; print(threading.active_count())\n"
     )
@@ -123,8 +290,8 @@ def test_the_controller_loads_neither_torch_nor_tensorflow_for_its_sinks(tmp_pat
     assert result.stdout == "[]\n1\n", result.stderr
 
 
-def test_defaults_are_built_in():
-    assert set(DEFAULT_SINKS) <= set(BUILT_IN)
+def test_the_sinks_of_every_trial_are_built_in():
+    assert set(ALWAYS) <= set(BUILT_IN["metrics_sink"])
 
 
 class Clock:

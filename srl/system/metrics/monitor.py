@@ -20,12 +20,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from srl.api.experiment import EvaluatorGroup, Experiment
+from srl.api.metrics import MetricRecord
 from srl.system.metrics.evaluations import EvaluationMerger
 from srl.system.metrics.ledger import WorkerLedger
 from srl.system.metrics.messages import MessageLog
 from srl.system.metrics.records import RecordMaker
 from srl.system.metrics.rows import edge_rows, group_rows, lag_bound, whole_run_edges
-from srl.system.metrics.snapshot import EvaluationResult, MetricRecord, Progress, TrialSnapshot
+from srl.system.metrics.snapshot import EvaluationResult, Progress, TrialSnapshot
 from srl.system.metrics.summary import build_summary, frames_of
 from srl.system.metrics.time_shares import bottleneck
 from srl.system.metrics.windows import ThinnedCurve, Window

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from srl.system.metrics.snapshot import EvaluationResult, MetricRecord
+from srl.api.metrics import MetricRecord
+from srl.system.metrics.snapshot import EvaluationResult
 
 _INTERVAL_SECONDS = 1.0
 _AXIS = frozenset({"version", "env_steps"})

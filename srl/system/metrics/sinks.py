@@ -2,154 +2,105 @@
 
 ::
 
-    sinks = SinkGroup.open(trial, DEFAULT_SINKS, REGISTRY.resolve)  # a sink that cannot work is left out with a note
-    for problem in sinks.write(monitor.records()):                  # a sink that fails is closed; training goes on
+    sinks = SinkGroup.open(trial, experiment.sinks)         # those of every trial, and what the experiment names
+    for problem in sinks.write(monitor.records()):          # a sink that fails is closed; training goes on
         monitor.warn("metrics", problem)
     sinks.close()
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from srl.api.errors import MissingExtraError, SRLError, UsageError
-from srl.system.metrics.json_lines import JsonLinesFile
-from srl.system.metrics.snapshot import MetricRecord
-from srl.system.metrics.tensorboard import EventFile
-from srl.system.trial import TrialDirectory
+from srl.api.errors import MissingExtraError
+from srl.api.experiment import PluginMapping
+from srl.api.metrics import MetricRecord, MetricsSink, TrialInfo
+from srl.api.registry import REGISTRY, Registry
+
+ALWAYS = ("json_lines", "tensorboard")
+"""Sinks of every trial: files in its directory."""
 
 
-class MetricsSink(ABC):
-    """One place that records are written to.
+@dataclass
+class Failure:
+    """A sink that failed.
 
-    Args:
-        trial: The trial.
-
-    Raises:
-        MissingExtraError: A package is not installed; the sink is left out.
+    Attributes:
+        error: With what.
+        records_lost: Records that it did not get, those of the failed call included.
     """
 
-    def __init__(self, trial: TrialDirectory) -> None:
-        self.trial = trial
-
-    @abstractmethod
-    def write(self, records: Sequence[MetricRecord]) -> None:
-        """Write records and make them visible to readers. A ``restart`` record takes back what lies behind it.
-
-        Raises:
-            OSError: The place cannot be written to any more.
-        """
-
-    @abstractmethod
-    def close(self) -> None:
-        """Release what the sink holds; may be called twice."""
-
-
-class JsonLinesSink(MetricsSink):
-    """``metrics.jsonl``: one JSON object a line, ``null`` where there is no number."""
-
-    def __init__(self, trial: TrialDirectory) -> None:
-        super().__init__(trial)
-        self._file = JsonLinesFile(trial.metrics)
-
-    def write(self, records: Sequence[MetricRecord]) -> None:
-        """Append one line per record."""
-        for record in records:
-            if record.kind == "restart":
-                self._file.cut(record.env_steps)
-                continue
-            self._file.append(
-                {
-                    "kind": record.kind,
-                    "env_steps": record.env_steps,
-                    "frames": record.frames,
-                    "seconds": round(record.seconds, 3),
-                    "policy_version": record.policy_version,
-                    **record.values,
-                }
-            )
-        self._file.flush()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-
-class TensorBoardSink(MetricsSink):
-    """Event files for TensorBoard; step = env steps."""
-
-    def __init__(self, trial: TrialDirectory) -> None:
-        super().__init__(trial)
-        self._file = EventFile(trial.tensorboard)
-
-    def write(self, records: Sequence[MetricRecord]) -> None:
-        """Append one event per record."""
-        for record in records:
-            if record.kind == "restart":
-                self._file.restart(record.env_steps)
-            else:
-                self._file.scalars(record.env_steps, {**record.values, "progress/frames": float(record.frames)})
-        self._file.flush()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-
-BUILT_IN: Mapping[str, type[MetricsSink]] = {"json_lines": JsonLinesSink, "tensorboard": TensorBoardSink}
-DEFAULT_SINKS = ("json_lines", "tensorboard")
+    error: str
+    records_lost: int
 
 
 class SinkGroup:
     """The sinks of one trial.
 
+    Args:
+        sinks: Open sinks by name.
+        notes: What a person should know, one sentence each, for the log: addresses, and why sinks were left out.
+
     Attributes:
-        notes: Why sinks were left out, one sentence each, for the log.
+        notes: As above.
+        failures: What failed so far, by sink.
     """
 
     def __init__(self, sinks: Mapping[str, MetricsSink], notes: Sequence[str] = ()) -> None:
         self._sinks = dict(sinks)
         self.notes = tuple(notes)
+        self.failures: dict[str, Failure] = {}
 
     @classmethod
     def open(
-        cls,
-        trial: TrialDirectory,
-        names: Sequence[str] = DEFAULT_SINKS,
-        resolve: Callable[[str], type[MetricsSink]] | None = None,
+        cls, trial: TrialInfo, sinks: Mapping[str, PluginMapping] | None = None, registry: Registry = REGISTRY
     ) -> SinkGroup:
-        """Open sinks by name.
+        """Open the sinks of every trial, and others.
 
         Args:
             trial: The trial.
-            names: Names of built-in sinks, or whatever ``resolve`` knows.
-            resolve: From name to class, for sinks of plugins (the registry's kind ``metrics_sink``).
+            sinks: The experiment's ``sinks``.
+            registry: Where their types are looked up.
 
         Raises:
-            UsageError: Unknown name.
+            PluginError: An unknown type.
+            SRLError: A sink that the experiment names cannot be opened; the others are closed again.
         """
-        sinks: dict[str, MetricsSink] = {}
+        wanted = {name: PluginMapping(type=name) for name in ALWAYS}
+        # Naming one of those again is no second file.
+        wanted |= {name: one for name, one in (sinks or {}).items() if one.type not in ALWAYS}
+        opened: dict[str, MetricsSink] = {}
         notes = []
-        for name in names:
-            kind = BUILT_IN.get(name) or (resolve(name) if resolve else None)
-            if kind is None:
-                raise UsageError("unknown metrics sink", value=name, expected=f"one of {', '.join(BUILT_IN)}")
-            try:
-                sinks[name] = kind(trial)
-            except MissingExtraError as error:
-                notes.append(str(error))
-        return cls(sinks, notes)
+        try:
+            for name, mapping in wanted.items():
+                try:
+                    opened[name] = _open(trial, name, mapping, registry)
+                except MissingExtraError as error:
+                    if name not in ALWAYS:
+                        raise
+                    notes.append(str(error))
+        except BaseException:
+            cls(opened).close()
+            raise
+        return cls(opened, [*notes, *(sink.announcement for sink in opened.values() if sink.announcement)])
 
     def write(self, records: Sequence[MetricRecord]) -> list[str]:
         """Write to every sink; one that fails is closed for good, and what it failed with is returned, once."""
-        problems = []
-        for name, sink in list(self._sinks.items()) if records else []:
+        problems: list[str] = []
+        if not records:
+            return problems
+        for failure in self.failures.values():
+            failure.records_lost += len(records)
+        for name, sink in list(self._sinks.items()):
             try:
                 sink.write(records)
-            except (OSError, SRLError) as error:
+            except Exception as error:  # whatever a plugin raises: curves are never a reason to end training
                 del self._sinks[name]
-                problems.append(f"metrics sink {name} failed and is closed: {error}")
+                text = f"{type(error).__name__}: {error}"
+                self.failures[name] = Failure(text, len(records))
+                problems.append(f"metrics sink {name} failed and is closed: {text}")
                 problems += _close(name, sink)
         return problems
 
@@ -160,9 +111,19 @@ class SinkGroup:
         return problems
 
 
+def _open(trial: TrialInfo, name: str, mapping: PluginMapping, registry: Registry) -> MetricsSink:
+    kind: type[MetricsSink] = registry.resolve("metrics_sink", mapping.type, f"sinks.{name}.type")
+    return kind(trial, kind.Options.model_validate(mapping.options))
+
+
 def _close(name: str, sink: MetricsSink) -> list[str]:
     try:
         sink.close()
-    except OSError as error:
-        return [f"metrics sink {name} could not be closed: {error}"]
+    except Exception as error:  # as in write
+        return [f"metrics sink {name} could not be closed: {type(error).__name__}: {error}"]
     return []
+
+
+def failures_of(group: SinkGroup) -> dict[str, Any]:
+    """What failed, JSON-compatible, for the summary."""
+    return {name: {"error": one.error, "records_lost": one.records_lost} for name, one in group.failures.items()}

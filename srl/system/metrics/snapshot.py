@@ -167,25 +167,3 @@ class TrialSnapshot:
     edges: tuple[EdgeRow, ...]
     bottleneck: str
     messages: tuple[Message, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class MetricRecord:
-    """One point of the curves.
-
-    Attributes:
-        kind: ``training`` (means over the updates since the last such record), ``evaluation``, or ``restart``
-            (training went back to ``env_steps``; later points of before are void).
-        env_steps: The axis; ascending within a kind, but for what a ``restart`` takes back.
-        frames: Frames under ``env_steps``.
-        seconds: Training seconds.
-        policy_version: Newest version in the record.
-        values: Numbers by name, such as ``loss/policy``; ``None`` where there is none.
-    """
-
-    kind: Literal["training", "evaluation", "restart"]
-    env_steps: int
-    frames: int
-    seconds: float
-    policy_version: int
-    values: Mapping[str, float | None]
