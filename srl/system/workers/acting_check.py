@@ -136,10 +136,16 @@ def _wrong(plain: Mapping[str, list[NDArray[Any]]]) -> Iterator[tuple[str, str]]
 
 def _illegal(action: list[NDArray[Any]], space: SpaceSpec) -> Iterator[tuple[str, str]]:
     """Actions that a plain discrete space does not have."""
-    limits = {"discrete": space.n, "multi_discrete": np.reshape(space.nvec, space.shape), "multi_binary": 2}
-    if space.kind not in limits:
-        return
-    bad = (action[0] < 0) | (action[0] >= limits[space.kind])
+    match space.kind:
+        case "discrete":
+            limit = np.asarray(space.n)
+        case "multi_discrete":
+            limit = np.reshape(space.nvec, space.shape)
+        case "multi_binary":
+            limit = np.asarray(2)
+        case _:
+            return
+    bad = (action[0] < 0) | (action[0] >= limit)
     if bad.any():
         yield f"chose action {action[0][bad][0]}, which {space.describe()} does not have", "values that count from 0"
 
