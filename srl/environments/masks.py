@@ -57,7 +57,8 @@ class MaskReader:
         """Masks of a vector environment into rows of ``target[B, M]``.
 
         Args:
-            mask: Arrays with a leading axis of B, nested as the action space is, or B single masks.
+            mask: One array with a leading axis of B, B single masks, or a dict of either as ``VectorEnv`` makes it of
+                nested masks.
             present: ``bool[B]`` where ``mask`` holds one (``info["_action_mask"]``); ``None`` = everywhere.
             rows: ``bool[B]`` rows that need one; the others are left alone.
             target: Where to.
@@ -71,15 +72,15 @@ class MaskReader:
         )
         if (rows & ~there).any():
             raise self._missing(where(), int(np.flatnonzero(rows & ~there)[0]))
-        if isinstance(mask, (list, tuple)) or (isinstance(mask, np.ndarray) and mask.dtype == object):
-            for row in np.flatnonzero(rows):
-                self.write(mask[row], target[row], where)
+        if isinstance(mask, np.ndarray) and mask.dtype != object:
+            target[rows] = self._flat(mask, (len(target),), where)[rows]
             return
-        target[rows] = self._flat(mask, (len(target),), where)[rows]
+        for row in np.flatnonzero(rows).tolist():
+            self.write(_row(mask, row), target[row], lambda row=row: f"{where()}, environment {row}")  # type: ignore[misc]
 
     def _flat(self, mask: Any, batch: tuple[int, ...], where: Where) -> NDArray[np.bool_]:
         try:
-            parts = [np.asarray(part) for part in _parts(mask, self._action, bool(batch))]
+            parts = [np.asarray(part) for part in _parts(mask, self._action)]
             if any(part.dtype.kind not in "biuf" or part.shape[: len(batch)] != batch for part in parts):
                 raise self._misfit(mask, where())
             flat = np.concatenate([part.reshape(*batch, -1) for part in parts], axis=-1)
@@ -120,14 +121,21 @@ def split_mask(observation: Any, where: Where) -> tuple[Any, Any]:
     return rest, observation.get(MASK_KEY)
 
 
-def _parts(mask: Any, space: SpaceSpec, batched: bool) -> Iterator[Any]:
-    """The arrays of a mask in the order of ``SpaceSpec.leaves``; keys with an underscore in front say what is there."""
+def _row(masks: Any, row: int) -> Any:
+    """The mask of one environment."""
+    if isinstance(masks, Mapping):
+        return {key: _row(entry, row) for key, entry in masks.items()}
+    return masks[row]
+
+
+def _parts(mask: Any, space: SpaceSpec) -> Iterator[Any]:
+    """The arrays of a mask in the order of ``SpaceSpec.leaves``; other keys of a dict say what is there."""
     if space.kind in NESTED and isinstance(mask, (Mapping, tuple)):
         for index, (name, child) in enumerate(space.children):
             key: Any = name if space.kind == "dict" else index
             if mask_size(child):
-                yield from _parts(mask[key], child, batched)
-    elif space.kind == "multi_discrete" and isinstance(mask, (tuple, list)) and np.iterable(mask[0]) and not batched:
+                yield from _parts(mask[key], child)
+    elif space.kind == "multi_discrete" and isinstance(mask, (tuple, list)) and np.iterable(mask[0]):
         yield from mask
     else:
         yield mask
