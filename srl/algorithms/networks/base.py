@@ -17,7 +17,7 @@ gradients reach the float32 parameters; acting prepares once per version::
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any, cast
@@ -100,6 +100,19 @@ class ActorCritic(nn.Module, ABC):
         Returns:
             Policy outputs ``float32[B, P]``, values ``float32[B]`` and the next state ``float32[B, S]`` or ``None``.
         """
+
+    @abstractmethod
+    def inputs_of(self, leaves: Mapping[str, torch.Tensor]) -> Inputs:
+        """The same as :meth:`inputs` by torch's operators alone, for export.
+
+        Args:
+            leaves: The observation's leaves by path, ``[N, ...]`` each, in their spaces' dtypes.
+        """
+
+    def step(self, inputs: Inputs, state: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Policy outputs and next state of one step by torch's operators alone, for export; see :meth:`compute`."""
+        outputs, _, following = self.compute(inputs, self.prepare(), state)
+        return outputs, following
 
     def initial_state(self) -> torch.Tensor:
         """The state at episode starts, ``float32[S]``."""

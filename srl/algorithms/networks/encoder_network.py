@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -50,6 +51,10 @@ class EncoderActorCritic(ActorCritic):
     def inputs(self, observation: NDArray[Any]) -> Inputs:
         """What the encoder takes."""
         return self.encoder.inputs(observation)
+
+    def inputs_of(self, leaves: Mapping[str, torch.Tensor]) -> Inputs:
+        """What the encoder takes, by torch's operators alone."""
+        return self.encoder.inputs_of(leaves)
 
     def prepare(self) -> Prepared:
         """Nothing: the pass takes the module's own parameters."""

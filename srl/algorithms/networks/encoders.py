@@ -49,6 +49,10 @@ class Encoder(nn.Module, ABC):
             return {leaf.path: as_tensor(leaf.of(observation)) for leaf in self._space.leaves()}
         return as_tensor(observation)
 
+    def inputs_of(self, leaves: Mapping[str, torch.Tensor]) -> Inputs:
+        """The same as :meth:`inputs` by torch's operators alone, from the leaves of the space by path."""
+        return dict(leaves) if self._space.kind in NESTED else leaves[""]
+
     @abstractmethod
     def forward(self, inputs: Inputs) -> torch.Tensor:
         """Features ``[B, features]``."""
@@ -70,6 +74,10 @@ class MLPEncoder(Encoder):
         features = torch.empty(len(observation), self._flat.size)
         self._flat.write(observation, features.numpy())
         return features
+
+    def inputs_of(self, leaves: Mapping[str, torch.Tensor]) -> Inputs:
+        """As in the base class."""
+        return self._flat.of_tensors(leaves)
 
     def forward(self, inputs: Inputs) -> torch.Tensor:
         """As in the base class."""
@@ -115,6 +123,11 @@ class DictEncoder(Encoder):
     def inputs(self, observation: NDArray[Any]) -> Inputs:
         """By path what the leaf's encoder takes."""
         return {leaf.path: one_tensor(self._encoder(leaf.path).inputs(leaf.of(observation))) for leaf in self._leaves}
+
+    def inputs_of(self, leaves: Mapping[str, torch.Tensor]) -> Inputs:
+        """As in the base class."""
+        parts = {leaf.path: self._encoder(leaf.path).inputs_of({"": leaves[leaf.path]}) for leaf in self._leaves}
+        return {path: one_tensor(part) for path, part in parts.items()}
 
     def forward(self, inputs: Inputs) -> torch.Tensor:
         """As in the base class."""

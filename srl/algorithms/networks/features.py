@@ -7,13 +7,17 @@ Leaves follow each other in the order of :meth:`srl.api.spaces.SpaceSpec.leaves`
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from srl.api.spaces import Leaf, SpaceSpec
+
+if TYPE_CHECKING:
+    import torch
 
 Array = NDArray[np.float32]
 
@@ -58,6 +62,12 @@ class FlatFeatures:
         self.write(observation, features)
         return features
 
+    def of_tensors(self, leaves: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """The features ``float32[N, F]`` by torch's operators alone, from leaves by path: for export."""
+        import torch  # actors that compute in numpy never come here
+
+        return torch.cat([part.of_tensor(leaves[part.path]) for _, part in self._parts], dim=1)
+
 
 class _Part(ABC):
     """The features of one leaf."""
@@ -66,11 +76,16 @@ class _Part(ABC):
 
     def __init__(self, leaf: Leaf) -> None:
         self._leaf = leaf
+        self.path = leaf.path
         self._elements = prod(leaf.space.shape)
 
     @abstractmethod
     def write(self, observation: NDArray[Any], out: Array) -> None:
         """Write the leaf's features of ``observation[N, ...]`` of the whole space into ``out[N, size]``."""
+
+    @abstractmethod
+    def of_tensor(self, leaf: torch.Tensor) -> torch.Tensor:
+        """The same of the leaf's own tensor ``[N, ...]``, by torch's operators alone."""
 
     def _values(self, observation: NDArray[Any]) -> NDArray[Any]:
         return self._leaf.of(observation).reshape(len(observation), self._elements)
@@ -87,6 +102,9 @@ class _Numbers(_Part):
         if self._scale != 1.0:
             out *= self._scale
 
+    def of_tensor(self, leaf: torch.Tensor) -> torch.Tensor:
+        return leaf.flatten(1).float() * float(self._scale)
+
 
 class _Choices(_Part):
     """One number per value of every choice: 1 where the value is chosen, else 0."""
@@ -101,3 +119,9 @@ class _Choices(_Part):
     def write(self, observation: NDArray[Any], out: Array) -> None:
         values = self._values(observation)
         np.equal(values if self._element is None else values[:, self._element], self._value, out=out)
+
+    def of_tensor(self, leaf: torch.Tensor) -> torch.Tensor:
+        values = leaf.reshape(-1, self._elements)
+        if self._element is not None:
+            values = values[:, self._element.tolist()]
+        return (values == leaf.new_tensor(self._value)).float()

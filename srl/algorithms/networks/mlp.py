@@ -70,6 +70,14 @@ class MLPActorCritic(ActorCritic):
         self._features.write(observation, features.numpy())
         return features
 
+    def inputs_of(self, leaves: Mapping[str, torch.Tensor]) -> Inputs:
+        """As in the base class."""
+        return leaves[""] if self._plain else self._features.of_tensors(leaves)
+
+    def step(self, inputs: Inputs, state: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """As in the base class."""
+        return self.compute_in_torch(one_tensor(inputs), self.prepare())[0], None
+
     def prepare(self) -> Prepared:
         """The parameters themselves, in order of registration."""
         return tuple(self.parameters())

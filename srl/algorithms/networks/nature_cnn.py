@@ -58,6 +58,10 @@ class NatureCNNActorCritic(ActorCritic):
         """The images themselves."""
         return as_tensor(observation)
 
+    def inputs_of(self, leaves: Mapping[str, torch.Tensor]) -> Inputs:
+        """The images themselves."""
+        return leaves[""]
+
     def prepare(self) -> Prepared:
         """Hidden layers in the compute dtype; convolutions channels last, the first one scaled for bytes."""
         layers = (self.convolution_1, self.convolution_2, self.convolution_3, self.features)

@@ -61,17 +61,19 @@ class RecurrentCore(nn.Module, ABC):
             The features ``[C * N, features]`` and the states after each row ``[C * N, S]``.
         """
         rows, columns = memory.episode_start.shape
-        projected = self.project(inputs).reshape(rows, columns, -1)
+        # Unbound, not indexed row by row: the gradient of each index would be as large as the whole.
+        projected = self.project(inputs).reshape(rows, columns, -1).unbind()
+        start, valid = memory.episode_start.unsqueeze(2).unbind(), memory.valid.unsqueeze(2).unbind()
         # Whether any column starts or idles in a row is asked once for all rows: one wait for the device.
         some = torch.stack([memory.episode_start.any(dim=1), ~memory.valid.all(dim=1)]).tolist()
         state = memory.state
         advanced, after = [], []
         for row, (starts, idles) in enumerate(zip(*some, strict=True)):
             if starts:
-                state = torch.where(memory.episode_start[row].unsqueeze(1), self.initial, state)
+                state = torch.where(start[row], self.initial, state)
             following = self.advance(projected[row], state)
             advanced.append(following)
-            state = torch.where(memory.valid[row].unsqueeze(1), following, state) if idles else following
+            state = torch.where(valid[row], following, state) if idles else following
             after.append(state)
         return self.output(torch.cat(advanced)), torch.cat(after)
 

@@ -36,6 +36,10 @@ class ObservationNormalizer:
         self._shift = moments.mean.astype(np.float32)
         self._factor = (1.0 / moments.deviation()).astype(np.float32)
 
+    def scale(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """What is subtracted, and what the difference is multiplied with: copies, ``float32[F]`` each."""
+        return self._shift.copy(), self._factor.copy()
+
     def apply(self, observation: NDArray[Any]) -> None:
         """Normalise ``observation[...]`` (elements of the space) in place."""
         first = 0

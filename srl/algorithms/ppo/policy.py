@@ -13,6 +13,7 @@ from srl.algorithms.networks.actor_critic import Array, Backward, Inputs, Memory
 from srl.algorithms.normalization.moments import Moments
 from srl.algorithms.normalization.observations import ObservationNormalizer
 from srl.algorithms.normalization.popart import TargetScale
+from srl.algorithms.ppo.export import ExportedPolicy
 from srl.algorithms.ppo.spec import distribution_of
 from srl.api.policy import PolicySpec
 
@@ -99,6 +100,10 @@ class PPOPolicy(nn.Module):
         self.observation_statistics = Statistics(self.normalizer.size) if normalizes else None
         self.return_statistics = Statistics(1) if spec.options["normalize_returns"] else None
         self.popart = PopArt() if spec.options["popart"] else None
+
+    def export_module(self) -> ExportedPolicy:
+        """Deterministic acting as one module of torch's operators alone; see :class:`ExportedPolicy`."""
+        return ExportedPolicy(self)
 
     def refresh(self) -> None:
         """Normalise with the present statistics; after they changed."""
