@@ -88,10 +88,6 @@ class _GatedCore(RecurrentCore):
         self.bias_ih = nn.Parameter(torch.zeros(gates * size))
         self.bias_hh = nn.Parameter(torch.zeros(gates * size))
 
-    def project(self, inputs: torch.Tensor) -> torch.Tensor:
-        """All gates, as far as the inputs go."""
-        return functional.linear(inputs, self.weight_ih, self.bias_ih)
-
 
 class LSTMCore(_GatedCore):
     """Long short-term memory; the state is h, then c."""
@@ -99,10 +95,14 @@ class LSTMCore(_GatedCore):
     def __init__(self, inputs: int, size: int, *, learned_initial_state: bool) -> None:
         super().__init__(inputs, size, gates=4, states=2, learned_initial_state=learned_initial_state)
 
+    def project(self, inputs: torch.Tensor) -> torch.Tensor:
+        """As in the base class."""
+        return functional.linear(inputs, self.weight_ih, self.bias_ih + self.bias_hh)
+
     def advance(self, projected: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
         """As in the base class."""
         hidden, cell = state.chunk(2, dim=1)
-        gates = projected + functional.linear(hidden, self.weight_hh, self.bias_hh)
+        gates = torch.addmm(projected, hidden, self.weight_hh.t())
         enter, keep, candidate, leave = gates.chunk(4, dim=1)
         cell = torch.sigmoid(keep) * cell + torch.sigmoid(enter) * torch.tanh(candidate)
         return torch.cat([torch.sigmoid(leave) * torch.tanh(cell), cell], dim=1)
@@ -117,6 +117,10 @@ class GRUCore(_GatedCore):
 
     def __init__(self, inputs: int, size: int, *, learned_initial_state: bool) -> None:
         super().__init__(inputs, size, gates=3, states=1, learned_initial_state=learned_initial_state)
+
+    def project(self, inputs: torch.Tensor) -> torch.Tensor:
+        """As in the base class."""
+        return functional.linear(inputs, self.weight_ih, self.bias_ih)
 
     def advance(self, projected: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
         """As in the base class."""
