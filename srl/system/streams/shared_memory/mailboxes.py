@@ -18,6 +18,7 @@ other arrays of a request about it lie here too.
 
 from __future__ import annotations
 
+import os
 import struct
 from dataclasses import dataclass
 
@@ -146,3 +147,11 @@ class Mailbox:
     valid: NDArray[np.bool_]
     state: NDArray[np.float32] | None
     out: ActOutput
+
+
+def read_signals(descriptor: int) -> int:
+    """How often the eventfd was written since it was last read."""
+    try:
+        return os.eventfd_read(descriptor)
+    except BlockingIOError:
+        return 0

@@ -15,7 +15,8 @@ from srl.system.parameter_store.regions import MemfdRegion
 from srl.system.parameter_store.store import SharedParameterReader, SharedParameterWriter
 from srl.system.parameters import ParameterReader, ParameterWriter
 from srl.system.streams.interface import InferenceClient, InferenceServer, Producer, SampleConsumer, SampleProducer
-from srl.system.streams.shared_memory.inference import SharedMemoryInferenceClient, SharedMemoryInferenceServer
+from srl.system.streams.shared_memory.inference_client import SharedMemoryInferenceClient
+from srl.system.streams.shared_memory.inference_server import SharedMemoryInferenceServer
 from srl.system.streams.shared_memory.mailboxes import Mailboxes
 from srl.system.streams.shared_memory.samples import SharedMemorySampleConsumer, SharedMemorySampleProducer
 from srl.system.streams.shared_memory.segments import SlotPool, map_segment
