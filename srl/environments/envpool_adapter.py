@@ -9,9 +9,9 @@ action; here the ended environments are reset at once (it takes a mask), so that
 things are done here instead of there:
 
 - *Both flags*: EnvPool says ``truncated`` where an episode ends by itself on the very step of its limit. So that the
-  two are told apart, it gets a limit one step later, and the limit is kept here. Atari says itself whether the game is
-  over.
-- *Lost lives* (``episodic_life``) end the episode for the learner while game, step limit and reported return go on.
+  two are told apart, it gets a limit one step later, and the limit is kept here.
+- *Lost lives* (``episodic_life`` of Atari) end the episode for the learner while the game goes on, with its step limit
+  and its reported return. EnvPool's own way spends a step on every lost life.
 - *Clipping* (``reward_clip``): the reported return is the sum of the rewards before.
 - *Bounds*: some observation spaces declare the smallest positive number as their lower bound (LunarLander,
   BipedalWalker, dm_control). Bounds of floating-point observations are left out.
@@ -118,7 +118,7 @@ class EnvPoolEnvironment(VectorEnvironment):
         config = self._env.spec.config._asdict()
         frames = int(config.get("frame_skip", 1)) if registered[0] in EMULATORS else 1
         self.spec = replace(spec, observation=unbounded(spec.observation), frames_per_step=frames)
-        self._episodic_life = self._is_atari and bool(config["episodic_life"])
+        self._episodic_life = self._is_atari and bool(options.kwargs.get("episodic_life", False))
         self._masks = None if options.action_mask is None else MaskReader(spec.action, options.action_mask)
         self._writer = ObservationWriter(self.spec.observation)
         self._lives = np.zeros(self.count, np.int64)
@@ -147,15 +147,15 @@ class EnvPoolEnvironment(VectorEnvironment):
         out.reward[...] = reward
         out.terminated[...] = terminated
         np.logical_or(truncated, info["elapsed_step"] >= self._limit, out=out.truncated)
+        over = out.terminated | out.truncated
+        lost = self._lost_lives(info)
+        out.terminated |= lost
         self._returns += info["reward"] if self._is_atari else reward
-        counted = out.terminated | out.truncated
-        if self._is_atari:
-            counted = self._read_lives(info, out)
-        ended = out.terminated | out.truncated
-        self._write(observation, info, out, ~ended)
+        ended = over | lost
+        self._write(observation, info, out, ~over)
         out.valid[...] = True
         out.episode_start[...] = ended
-        return self._end(ended, counted, out) if np.count_nonzero(ended) else None
+        return self._end(ended, over, out) if np.count_nonzero(ended) else None
 
     def close(self) -> None:
         """Release the environments; may be called twice."""
@@ -169,8 +169,9 @@ class EnvPoolEnvironment(VectorEnvironment):
         arguments = {**options.kwargs, "num_envs": len(seeds), "batch_size": len(seeds)}
         own = envpool.make_spec(options.id, **options.kwargs).config.max_episode_steps
         limit = int(options.max_episode_steps or own)
-        # Atari restarts a game with lives left only if it knows the limit itself.
-        arguments["max_episode_steps"] = limit if self._is_atari or limit >= NO_LIMIT else limit + 1
+        arguments["max_episode_steps"] = limit if limit >= NO_LIMIT else limit + 1
+        if self._is_atari:
+            arguments["episodic_life"] = False
         env = envpool.make_gymnasium(
             options.id,
             **arguments,
@@ -184,28 +185,29 @@ class EnvPoolEnvironment(VectorEnvironment):
             )
         return limit, env
 
-    def _read_lives(self, info: dict[str, Any], out: StepOutput) -> NDArray[np.bool_]:
-        """``bool[B]`` games that are over or cut at their limit; a lost life is ``terminated`` beside it."""
-        over: NDArray[np.bool_] = np.asarray(info["terminated"]) > 0
-        lost = (info["lives"] < self._lives) & self._episodic_life
+    def _lost_lives(self, info: dict[str, Any]) -> NDArray[np.bool_]:
+        """``bool[B]`` games that lost a life; all False where lives do not end episodes."""
+        if not self._episodic_life:
+            return np.zeros(self.count, np.bool_)
+        lost: NDArray[np.bool_] = info["lives"] < self._lives
         self._lives[...] = info["lives"]
-        ended = out.terminated | out.truncated
-        out.terminated[...] = ended & (over | lost)
-        return ended & (over | out.truncated)
+        return lost
 
-    def _end(self, ended: NDArray[np.bool_], counted: NDArray[np.bool_], out: StepOutput) -> Ended:
-        """The rare path: final observations are what the step gave; then the ended environments start anew."""
+    def _end(self, ended: NDArray[np.bool_], over: NDArray[np.bool_], out: StepOutput) -> Ended:
+        """The rare path: final observations are what the step gave; then what is over starts anew."""
         columns = np.flatnonzero(ended)
         final, returns = out.observation[columns], self._returns[columns]
-        observation, info = self._call("reset", options={"reset_mask": ended})
+        if np.count_nonzero(over):
+            self._restart(over, out)
+        counted = None if over[columns].all() else over[columns]
+        return Ended(columns, final, returns if self._is_atari else None, counted)
+
+    def _restart(self, over: NDArray[np.bool_], out: StepOutput) -> None:
+        observation, info = self._call("reset", options={"reset_mask": over})
         rows = np.asarray(info["env_id"])
-        fresh = StepOutput(
+        fresh = replace(
+            out,
             observation=np.zeros((len(rows), *self.spec.observation.shape), self.spec.observation.dtype),
-            reward=out.reward,
-            terminated=out.terminated,
-            truncated=out.truncated,
-            valid=out.valid,
-            episode_start=out.episode_start,
             action_mask=None if out.action_mask is None else np.ones((len(rows), out.action_mask.shape[1]), np.bool_),
         )
         self._write(observation, info, fresh, np.ones(len(rows), np.bool_))
@@ -214,9 +216,7 @@ class EnvPoolEnvironment(VectorEnvironment):
             out.action_mask[rows] = fresh.action_mask
         if self._is_atari:
             self._lives[rows] = info["lives"]
-        self._returns[counted] = 0.0
-        every = bool(counted[columns].all())
-        return Ended(columns, final, returns if self._is_atari else None, None if every else counted[columns])
+        self._returns[over] = 0.0
 
     def _write(self, observation: Any, info: dict[str, Any], out: StepOutput, masked: NDArray[np.bool_]) -> None:
         if self._masks is not None:
