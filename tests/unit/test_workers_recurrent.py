@@ -194,12 +194,41 @@ def test_stored_states_behind_a_cut_are_zero():
     assert block["state"][:, 0, 0].tolist() == [0.5, 1.5, 0.0, 0.0]
 
 
-def test_case_18_an_environment_that_writes_to_its_action_does_not_reach_the_block():
+def test_case_18_an_environment_that_writes_to_its_record_of_actions_does_not_reach_the_block():
     group, schema, cell = ring_group()
     block = begin(group, schema, 0)
     run(group, cell, 4)
     group.finish()
     assert block["action"].tobytes() == bytes(block["action"].nbytes)
+
+
+class Push(Count3):
+    """Takes one bounded number, keeps what it was given and scales it in place."""
+
+    def step(self, action, out: StepOutput) -> Ended | None:
+        self.given = action.copy()
+        action *= 0.25
+        return super().step(action, out)
+
+
+def test_case_18_the_block_keeps_the_action_before_clipping():
+    space = SpaceSpec("box", (1,), "float32", low=-1.0, high=1.0)
+    environment = Push()
+    environment.spec = EnvironmentSpec("Push", OBSERVATION, space)
+    policy = replace(spec_of(space=space), action_transform="clip", state_size=0, state_rows=0)
+    schema = policy_schema(policy, rows=4, columns=2)
+    group = RingGroup(RingGroupIdentity(Producer(0, 0, 1), 0, 7), environment, schema, policy, FiniteGuard("stop"))
+    group.reset()
+    block = begin(group, schema, 0)
+    for _ in range(4):
+        out = group.views().act_output
+        out.action[...] = 1.7
+        out.extras["output"][...] = -2.363939  # log-probability of 1.7 under a standard Gaussian
+        group.step(0)
+        assert environment.given.tolist() == [[1.0], [1.0]]
+    group.finish()
+    assert (block["action"] == np.float32(1.7)).all()
+    assert (block["output"] == np.float32(-2.363939)).all()
 
 
 def test_case_30_nothing_legal_is_named_with_environment_choice_and_step():
