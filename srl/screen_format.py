@@ -43,6 +43,7 @@ ACTIVITIES: Mapping[str, Style] = {
     "evaluating": Style("evaluating", "bright_green", "e"),
     "waiting_for_credit": Style("wait: credit", "yellow", "C"),
     "waiting_for_inference": Style("wait: inference", "red", "W"),
+    "waiting_for_ranks": Style("wait: ranks", "bright_red", "R"),
     "idle": Style("idle", "bright_black", "."),
 }
 

@@ -47,7 +47,7 @@ def feeds(experiment: Experiment) -> list[Feed]:
 
 def structure_problems(experiment: Experiment) -> list[SRLError]:
     """All problems between the parts, each with its key path and what to do."""
-    checks = (_references, _stream_ends, _policy_trainers, _actors, _trainers, _stops, _lockstep, _placement)
+    checks = (_references, _stream_ends, _policy_trainers, _actors, _ranks, _stops, _lockstep, _placement)
     return [problem for check in checks for problem in check(experiment)]
 
 
@@ -184,15 +184,20 @@ def _divisors(number: int) -> list[int]:
     return [divisor for divisor in range(1, min(number, 64) + 1) if number % divisor == 0]
 
 
-def _trainers(experiment: Experiment) -> Iterator[SRLError]:
+def _ranks(experiment: Experiment) -> Iterator[SRLError]:
+    """Several trainer ranks are processes of their own."""
     for name, group in experiment.workers.items():
-        if isinstance(group, TrainerGroup) and group.count > 1:
-            yield SRLError(
-                "data-parallel trainers are not available yet",
-                where=f"workers.{name}.count",
-                value=group.count,
-                expected="1",
-            )
+        if not isinstance(group, TrainerGroup) or group.count == 1:
+            continue
+        for key, value in (("placement", "fused"), ("transport", "in_process")):
+            if getattr(experiment, key) == value:
+                yield SRLError(
+                    f"several trainer ranks need processes of their own, and '{key}: {value}' puts all workers into "
+                    "one thread",
+                    where=f"workers.{name}.count",
+                    value=group.count,
+                    expected=f"1, or another '{key}'",
+                )
 
 
 def _stops(experiment: Experiment) -> Iterator[SRLError]:

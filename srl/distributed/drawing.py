@@ -52,16 +52,21 @@ def _path(
     yield f"    | sample stream '{samples}' ({graph.transport})"
     yield (
         f"    |   blocks of {schema.rows} rows x {schema.columns} columns, {mebibytes(schema.size_bytes)} each, "
-        f"{flow['slots']} slots"
+        f"{flow['slots']} slots{' for each rank' if flow['ranks'] > 1 else ''}"
     )
     yield (
-        f"    |   {flow['blocks_per_update']} per update from {flow['producers']} (actor, ring group) pairs, "
+        f"    |   {flow['blocks_per_update']} per update{_dealt(flow['ranks'])} from {flow['producers']} "
+        f"(actor, ring group) pairs, "
         f"policy lag {lag}, stragglers: {flow['on_straggler']}"
     )
     yield "    v"
     for trainer in _found(graph, TrainerGroup, "samples", samples):
         yield _worker_line(graph, trainer, graph.experiment.workers[trainer])
         yield f"    |   publishes policy {policy} to the parameter store"
+
+
+def _dealt(ranks: int) -> str:
+    return f", dealt over {ranks} trainer ranks," if ranks > 1 else ""
 
 
 def _evaluators(graph: ResolvedGraph) -> str:

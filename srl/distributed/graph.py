@@ -6,7 +6,7 @@ Pure apart from reading how much memory there is. Every problem is found before 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,8 +14,8 @@ from typing import Any, Literal
 from srl.api.algorithm import AlgorithmPlugin, DataRequirements
 from srl.api.block import BlockSchema, policy_schema
 from srl.api.environment import EnvironmentSpec
-from srl.api.errors import ExperimentError
-from srl.api.experiment import Experiment, SampleStream
+from srl.api.errors import ExperimentError, SRLError
+from srl.api.experiment import Experiment, SampleStream, TrainerGroup
 from srl.api.policy import PolicySpec
 from srl.api.structure import Feed, feeds, structure_problems
 from srl.distributed.memory import MemoryReader, Need, Room, available_memory, memory_problem
@@ -38,8 +38,8 @@ class ResolvedGraph:
         policies: Policy name to spec.
         requirements: Policy name to what its algorithm asks of the data path.
         schemas: Sample stream name to block schema.
-        flow: Sample stream name to ``blocks_per_update``, ``max_policy_lag``, ``on_straggler``, ``slots`` and
-            ``producers``, as in :class:`srl.system.worker.Assignment`.
+        flow: Sample stream name to ``blocks_per_update``, ``max_policy_lag``, ``on_straggler``, ``slots``,
+            ``producers`` and ``ranks``, as in :class:`srl.system.worker.Assignment`.
         threads: Worker group name to threads per worker.
         placement: ``fused`` or ``processes``.
         transport: ``in_process``, ``shared_memory`` or ``tcp``.
@@ -122,6 +122,9 @@ def resolve(
     where = choose_placement(experiment, cores)
     how = choose_transport(experiment, where)
     streams = [_Stream(experiment, feed, requirements[feed.agents.policy], environment) for feed in feeds(experiment)]
+    uneven = [problem for stream in streams for problem in stream.rank_problems()]
+    if uneven:
+        raise ExperimentError(uneven, experiment.name)
     schemas = {stream.name: stream.schema(policies[stream.policy]) for stream in streams}
     needs = tuple(stream.need(schemas[stream.name], how) for stream in streams)
     room = memory(experiment.limits.memory_bytes)
@@ -147,11 +150,13 @@ def resolve(
 
 
 def choose_placement(experiment: Experiment, cores: int) -> Placement:
-    """``auto``: what the transport asks for; else processes where there are at least two cores."""
+    """``auto``: what the transport and trainer ranks ask for; else processes where there are at least two cores."""
     if experiment.placement != "auto":
         return experiment.placement
     if experiment.transport == "in_process":
         return "fused"
+    if any(isinstance(group, TrainerGroup) and group.count > 1 for group in experiment.workers.values()):
+        return "processes"
     return "processes" if cores >= 2 or experiment.transport != "auto" else "fused"
 
 
@@ -185,7 +190,19 @@ class _Stream:
         return self.feed.actors.count * self.feed.actors.ring_groups
 
     @property
+    def trainer(self) -> str:
+        """The trainer group that consumes it."""
+        groups = self.experiment.workers.items()
+        return next(name for name, group in groups if isinstance(group, TrainerGroup) and group.samples == self.name)
+
+    @property
+    def ranks(self) -> int:
+        """Number of trainer ranks."""
+        return self.experiment.workers[self.trainer].count
+
+    @property
     def blocks_per_update(self) -> int:
+        """N, over all ranks."""
         return self.requirements.blocks_per_update or self.producers
 
     @property
@@ -196,9 +213,35 @@ class _Stream:
 
     @property
     def slots(self) -> int:
-        slots = default_slots(self.blocks_per_update, self.max_policy_lag)
+        """Of each rank."""
+        blocks = self.blocks_per_update // self.ranks
+        slots = default_slots(blocks, self.max_policy_lag)
         # without a bound on the lag only slots hold producers back: each may fill one while two updates are in memory
-        return slots if self.max_policy_lag is not None else max(slots, 2 * self.blocks_per_update + self.producers)
+        return slots if self.max_policy_lag is not None else max(slots, 2 * blocks + self.producers)
+
+    def rank_problems(self) -> Iterator[SRLError]:
+        """Blocks that cannot be dealt evenly over the trainer ranks."""
+        where, ranks = f"workers.{self.trainer}.count", self.ranks
+        actors = f"'workers.{self.feed.group}.count' or 'ring_groups'"
+        if self.blocks_per_update % ranks:
+            yield SRLError(
+                f"{self.blocks_per_update} blocks per update cannot be dealt evenly over {ranks} trainer ranks",
+                where=where,
+                value=ranks,
+                expected=f"a divisor of {self.blocks_per_update}",
+                hint="The algorithm sets the number of blocks per update."
+                if self.requirements.blocks_per_update
+                else f"There is one per ring group of every actor: change {actors}.",
+            )
+        elif self.experiment.lockstep and self.producers % ranks:
+            yield SRLError(
+                f"in lockstep every {ranks} neighbouring ring groups feed {ranks} trainer ranks, and there are "
+                f"{self.producers} of them",
+                where=where,
+                value=ranks,
+                expected=f"a divisor of {self.producers}",
+                hint=f"Change {actors}, or switch lockstep off.",
+            )
 
     def schema(self, policy: PolicySpec) -> BlockSchema:
         """The block: T rows, one column per environment of a ring group and agent slot."""
@@ -219,12 +262,13 @@ class _Stream:
             "on_straggler": "wait" if never_cuts else straggler,
             "slots": self.slots,
             "producers": self.producers,
+            "ranks": self.ranks,
         }
 
     def need(self, schema: BlockSchema, transport: TransportName) -> Need:
         return Need(
             stream=self.name,
-            slots=self.slots,
+            slots=self.ranks * self.slots,
             block_bytes=schema.size_bytes,
             batch_blocks=self.blocks_per_update,
             private_blocks=self.producers if transport == "tcp" else 0,

@@ -188,7 +188,7 @@ def parse_report(text: bytes) -> WorkerReport:
             _check_numbers({"sent": edge.sent, "received": edge.received, **edge.dropped})
     except (TypeError, KeyError, AttributeError) as error:
         raise MalformedMessage("not a report", value=str(error)) from error
-    if not (isinstance(report.worker, str) and isinstance(report.kind, str)):
+    if not all(isinstance(text, str) for text in (report.worker, report.kind, report.weights_sha256)):
         raise MalformedMessage("not a report", value=repr(report.worker)[:_MAX_WORD])
     return report
 

@@ -45,7 +45,7 @@ from srl.distributed.trial_events import (
 )
 from srl.distributed.trial_machine import TrialMachine
 from srl.distributed.trial_run import Outcome, TrialRun
-from srl.distributed.wiring import consumers_of, needs_torch, shared_memory_plan
+from srl.distributed.wiring import consumers_of, meeting_files, needs_torch, ranks_beside, shared_memory_plan
 from srl.distributed.worker_process import ShellOptions
 from srl.system.streams.shared_memory.descriptors import DescriptorPlan, close_descriptors, create_descriptors
 from srl.system.streams.tcp.keys import make_trial_keys
@@ -247,7 +247,8 @@ class _ProcessRun:
     def _assign(self, instruction: Assign) -> None:
         worker = self._workers[instruction.worker]
         assignment = self._graph.assignment(worker, self._run.trial.path)
-        text = assignment_json(replace(assignment, endpoints=dict(instruction.endpoints)))
+        endpoints = {**instruction.endpoints, **meeting_files(self._graph, self._site.run_dir)}
+        text = assignment_json(replace(assignment, endpoints=endpoints))
         connection = self._machine.connection(worker.name)
         if connection is not None:
             message = pb.ToWorker(worker=worker.name, assignment=pb.Assignment(assignment_json=text))
@@ -261,10 +262,10 @@ class _ProcessRun:
             self._site.server.send(connection, command(name, kind))
 
     def _tell_gone(self, worker: WorkerId) -> None:
-        for consumer in consumers_of(self._graph, worker):
-            connection = self._machine.connection(consumer)
+        for name in [*consumers_of(self._graph, worker), *ranks_beside(self._graph, worker)]:
+            connection = self._machine.connection(name)
             if connection is not None:
-                self._site.server.send(connection, gone(consumer, worker))
+                self._site.server.send(connection, gone(name, worker))
 
     def _dump_stacks(self, name: str) -> None:
         if not self._site.launcher.dump_stacks(name, self._incarnation(name)):

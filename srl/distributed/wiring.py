@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from srl.api.experiment import ActorGroup, AgentGroup, EvaluatorGroup, InferenceStream, PolicyGroup, TrainerGroup
 from srl.distributed.graph import ResolvedGraph
@@ -55,6 +56,22 @@ def consumers_of(graph: ResolvedGraph, worker: WorkerId) -> list[str]:
         for other in graph.workers
         if isinstance(consumer := graph.experiment.workers[other.group], TrainerGroup) and consumer.samples in streams
     ]
+
+
+def ranks_beside(graph: ResolvedGraph, worker: WorkerId) -> list[str]:
+    """The other ranks of a trainer."""
+    if not isinstance(graph.experiment.workers[worker.group], TrainerGroup):
+        return []
+    return [name for name in _names(graph, worker.group) if name != worker.name]
+
+
+def meeting_files(graph: ResolvedGraph, run_dir: Path) -> dict[str, str]:
+    """Where the ranks of each trainer group with several of them meet: ``ranks:GROUP`` to a path."""
+    return {
+        f"ranks:{name}": str(run_dir / f"ranks-{name}")
+        for name, group in graph.experiment.workers.items()
+        if isinstance(group, TrainerGroup) and group.count > 1
+    }
 
 
 def _names(graph: ResolvedGraph, group: str) -> tuple[str, ...]:

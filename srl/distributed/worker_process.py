@@ -189,6 +189,7 @@ class WorkerShell:
         load_plugins(experiment.plugin_paths(PLUGIN_KINDS.get(assignment.worker.kind)))
         self._turn("build")
         self._transport, self._worker = self._builder(assignment, self._descriptors, Path(self._options.run_dir))
+        self._worker.keep_turning(self._turn)
         self._client.bound(self._transport.bound_endpoints())
         self._await(CommandKind, "wait for the start")
         self._turn("start")

@@ -74,9 +74,8 @@ class _PendingVote(Vote):
 
     def result(self) -> NDArray[np.int64] | None:
         """See the base class."""
-        if not self._work.is_completed():
+        if not self._group.is_decided(self._work):
             return None
-        self._group.finish_vote(self._work)
         return np.stack([row.numpy() for row in self._rows])
 
 
@@ -195,13 +194,17 @@ class ProcessGroup(Collective):
         work.get_future().add_done_callback(lambda done: os.eventfd_write(news, 1))
         return _PendingVote(self, work, rows)
 
-    def finish_vote(self, work: dist.Work) -> None:
-        """A vote has its result, or will never have one."""
+    def is_decided(self, work: dist.Work) -> bool:
+        """Whether a vote has its result; raises if it will never have one."""
+        # First the news, then the look: what comes in between is found the next time.
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._news)
+        if not work.is_completed():
+            return False
         self._votes_open -= 1
         with self._lost_ranks():
             work.wait(timedelta(seconds=SLICE_SECONDS))
+        return True
 
     def wait_descriptors(self) -> Iterable[int]:
         """Readable when a vote has its result."""

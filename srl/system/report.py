@@ -20,6 +20,7 @@ class Activity(StrEnum):
     TRAINING = "training"
     PUBLISHING = "publishing"
     EVALUATING = "evaluating"
+    WAITING_FOR_RANKS = "waiting_for_ranks"
     IDLE = "idle"
 
 
@@ -91,7 +92,7 @@ class WorkerReport:
     ========================== =========== ====================================================================
     name                       by          meaning
     ========================== =========== ====================================================================
-    ``env_steps``              trainer     The budget: valid rows consumed (a rank's own; ranks are summed).
+    ``env_steps``              trainer     The budget: valid rows consumed, by all ranks.
     ``frames``                 trainer     Frames under them; where absent, ``env_steps`` x frames per step.
     ``updates``                trainer     Completed calls of ``update``.
     ``gradient_steps``         trainer     Optimizer steps.
@@ -108,7 +109,9 @@ class WorkerReport:
     ========================== =========== ====================================================================
 
     A trainer's ``env_steps``, ``frames``, ``updates``, ``gradient_steps`` and ``policy_version`` are totals of the
-    trial: they go on from the checkpoint that an incarnation was started from. Every other counter begins at zero
+    trial: they go on from the checkpoint that an incarnation was started from. Of several trainer ranks only rank 0
+    reports these, ``updates_skipped`` and metrics of updates; what concerns blocks, rows and lag each rank reports for
+    its own. Every other counter begins at zero
     with each incarnation; readers add incarnations up (names ending in ``_max``: take the largest).
 
     Attributes:
@@ -123,6 +126,7 @@ class WorkerReport:
         updates: Metrics of updates since the last report: ``{"version": v, "env_steps": n, ...}``.
         evaluations: Evaluations (or this worker's part of one) finished since the last report.
         messages: Warnings for the main log since the last report.
+        weights_sha256: Digest of a trainer's last weights, once it has come to rest; empty before.
     """
 
     worker: str
@@ -136,6 +140,7 @@ class WorkerReport:
     updates: list[dict[str, float]] = field(default_factory=list)
     evaluations: list[Evaluation] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
+    weights_sha256: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-compatible form."""

@@ -15,7 +15,7 @@ one thread) holds loop, signals and life cycle::
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,9 +48,10 @@ class Assignment:
         policies: Policy name to ``PolicySpec.to_dict()``.
         schemas: Sample stream name to ``BlockSchema.to_dict()``.
         flow: Sample stream name to flow-control parameters (``blocks_per_update``, ``max_policy_lag``,
-            ``on_straggler``, ``slots``, ``producers``: number of (actor, ring group) pairs).
+            ``on_straggler``, ``slots`` of each trainer rank, ``producers``: number of (actor, ring group) pairs,
+            ``ranks``: number of trainer ranks, over which the blocks of an update are dealt evenly).
         endpoints: Name to address of what this worker connects to (``sample:NAME``, ``inference:NAME:INDEX``,
-            ``weights:POLICY``); empty for in-process.
+            ``weights:POLICY``), and the file where trainer ranks meet (``ranks:GROUP``); empty for in-process.
         descriptors: Name to file descriptor number in this process (segments, eventfds, key material).
         trial_dir: Directory of the trial.
         resume_from: Checkpoint directory to start from, or ``None``.
@@ -94,7 +95,13 @@ class Worker(ABC):
         """True when nothing is under way any more."""
 
     def peer_gone(self, peer: WorkerId) -> None:  # noqa: B027  # Only consumers have anything to do then.
-        """The process of an actor that feeds this worker is dead: its credits end, its slots are nobody's."""
+        """The process of an actor that feeds this worker, or of another rank of it, is dead.
+
+        An actor's credits end, its slots are nobody's.
+        """
+
+    def keep_turning(self, turn: Callable[[str], None]) -> None:  # noqa: B027  # Others never wait inside a piece.
+        """Have ``turn`` called, with what is waited for, while a piece of work has to wait for another worker."""
 
     @abstractmethod
     def report(self) -> WorkerReport:

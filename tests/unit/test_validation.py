@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from srl.algorithms.ppo.plugin import PPO
+from srl.api.algorithm import DataRequirements
 from srl.api.block import FieldSpec
 from srl.api.environment import EnvironmentSpec
 from srl.api.errors import ExperimentError, UsageError
@@ -60,6 +61,10 @@ def resolving(made, environment=CARTPOLE):
     return {problem.where: problem for problem in caught.value.problems}
 
 
+def sound(*changes):
+    return resolve(experiment(*changes), CARTPOLE, cores=1, memory=lambda limit: Room(1 << 30, "a test"))
+
+
 def test_the_base_is_sound():
     assert structure() == []
 
@@ -89,7 +94,8 @@ def test_the_base_is_sound():
         # one trainer per policy
         ([("workers.trainer", None)], "policies.main", "exactly one trainer group"),
         ([("policies.idle", {"algorithm": {"type": "ppo"}})], "policies.idle", "exactly one trainer group"),
-        ([("workers.trainer.count", 2)], "workers.trainer.count", "not available yet"),
+        ([("workers.trainer.count", 2), ("placement", "fused")], "workers.trainer.count", "placement: fused"),
+        ([("workers.trainer.count", 2), ("transport", "in_process")], "workers.trainer.count", "transport: in_process"),
         # actors
         ([("workers.actors.ring_groups", 3)], "workers.actors.ring_groups", "one of 1, 2, 4"),
         ([("workers.actors.agents.0.match", "(")], "workers.actors.agents.0.match", "not a regular expression"),
@@ -153,6 +159,7 @@ def test_everything_wrong_comes_at_once():
         ("workers.actors.ring_groups", 3),
         ("workers.evaluator.policy", "mian"),
         ("workers.trainer.count", 2),
+        ("placement", "fused"),
         ("stop.updates", None),
     )
     assert {where for where, _ in found} >= {
@@ -164,7 +171,30 @@ def test_everything_wrong_comes_at_once():
 
 
 def test_resolution_repeats_the_structure_for_experiments_made_in_python():
-    assert "workers.trainer.count" in resolving(experiment(("workers.trainer.count", 2)))
+    assert "workers.actors.ring_groups" in resolving(experiment(("workers.actors.ring_groups", 3)))
+
+
+def test_an_updates_blocks_must_be_dealt_evenly_over_the_trainer_ranks():
+    problem = resolving(experiment(("workers.actors.count", 3), ("workers.trainer.count", 2)))["workers.trainer.count"]
+    assert "3 blocks per update cannot be dealt evenly over 2 trainer ranks" in problem.what
+    assert "workers.actors.count" in problem.hint
+    graph = sound(("workers.actors.count", 4), ("workers.trainer.count", 2))
+    assert (graph.flow["samples"]["blocks_per_update"], graph.flow["samples"]["ranks"]) == (4, 2)
+    assert graph.flow["samples"]["slots"] == sound(("workers.actors.count", 2)).flow["samples"]["slots"]
+    assert graph.needs[0].slots == 2 * graph.flow["samples"]["slots"]
+    assert graph.placement == "processes"
+
+
+def test_in_lockstep_so_must_the_ring_groups(monkeypatch):
+    requirements = DataRequirements(rows=8, blocks_per_update=4)
+    monkeypatch.setattr(PPO, "requirements", classmethod(lambda cls, config: requirements))
+    changes = [("workers.actors.count", 3), ("workers.trainer.count", 2)]
+    sound(*changes)
+    problem = resolving(experiment(*changes, ("lockstep", True)))["workers.trainer.count"]
+    assert problem.expected == "a divisor of 3"
+    sound(*changes, ("workers.actors.ring_groups", 2), ("lockstep", True))
+    problem = resolving(experiment(("workers.actors.count", 3), ("workers.trainer.count", 3)))["workers.trainer.count"]
+    assert "algorithm sets" in problem.hint
 
 
 def test_agents_must_match_exactly_one_group():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter, OrderedDict
 
+from srl.system.flow.dealing import turns
 from srl.system.streams.interface import Producer
 
 #: A unit fills one block at a time: (actor, ring group).
@@ -56,14 +57,21 @@ class LeastLoaded(Assignment):
     blocks. Expected, not connected: the first actor to connect must not get the grants of all. Every call is
     O(distinct loads).
 
+    One of several trainer ranks prefers, of the units with the fewest grants, the one whose turn it is in the dealing:
+    ranks that choose by themselves would grant to the same units, and the others would stand idle.
+
     Args:
         producers: Number of units expected.
         bound: The most credits that can be under way.
+        rank: Trainer rank that grants.
+        ranks: Number of ranks.
     """
 
-    def __init__(self, producers: int, bound: int) -> None:
+    def __init__(self, producers: int, bound: int, rank: int = 0, ranks: int = 1) -> None:
         self._producers = producers
         self._bound = bound
+        self._turns = turns(producers, rank, ranks) if ranks > 1 else ()
+        self._ring_groups = 1
         self._loads: dict[Unit, int] = {}
         self._by_load: dict[int, OrderedDict[Unit, None]] = {}
         self._suspended: Counter[Unit] = Counter()
@@ -74,6 +82,7 @@ class LeastLoaded(Assignment):
 
     def connect(self, producer: Producer) -> None:
         """Add its units, holding nothing."""
+        self._ring_groups = producer.ring_groups
         for unit in _units(producer):
             self._loads[unit] = 0
             self._enter(unit, 0)
@@ -95,11 +104,18 @@ class LeastLoaded(Assignment):
         self._enter(unit, self._loads[unit])
 
     def pick(self, number: int) -> Unit | None:
-        """See the class; the number plays no part."""
+        """See the class; with one rank the number plays no part."""
         if not self._by_load:
             return None
         load = min(self._by_load)
-        return next(iter(self._by_load[load])) if load < self.limit() else None
+        if load >= self.limit():
+            return None
+        fewest = self._by_load[load]
+        if self._turns:
+            unit = divmod(self._turns[number % len(self._turns)], self._ring_groups)
+            if unit in fewest:
+                return unit
+        return next(iter(fewest))
 
     def granted(self, unit: Unit) -> None:
         """The unit holds one grant more."""
@@ -132,12 +148,19 @@ class RoundRobin(Assignment):
 
     From then on the units are fixed; one whose actor is down keeps its turn and waits for the successor.
 
+    With several trainer ranks the order is that of the dealing, and it begins with the first grant of this process:
+    the actors count the blocks that they deal from their own start.
+
     Args:
         producers: P, the number of units expected.
+        rank: Trainer rank that grants.
+        ranks: Number of ranks.
     """
 
-    def __init__(self, producers: int) -> None:
+    def __init__(self, producers: int, rank: int = 0, ranks: int = 1) -> None:
         self._producers = producers
+        self._turns = turns(producers, rank, ranks)
+        self._first: int | None = 0 if ranks == 1 else None
         self._connected: set[Unit] = set()
         self._units: list[Unit] = []
 
@@ -163,7 +186,9 @@ class RoundRobin(Assignment):
         """See the class."""
         if not self._units:
             return None
-        unit = self._units[number % len(self._units)]
+        if self._first is None:
+            self._first = number
+        unit = self._units[self._turns[(number - self._first) % self._producers]]
         return unit if unit in self._connected else None
 
     def granted(self, unit: Unit) -> None:

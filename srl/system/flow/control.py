@@ -52,8 +52,10 @@ class _Outstanding:
 class FlowControl:
     """Slot ledger, gate, stragglers and accounts, composed.
 
+    Each trainer rank has one of its own, for the blocks that are dealt to it (``dealing.py``).
+
     Args:
-        blocks_per_update: N.
+        blocks_per_update: N, of this rank.
         max_policy_lag: k in versions; ``None``: no bound (throughput mode).
         on_straggler: What happens to a grant that holds up an update and is outstanding for too long
             (``stragglers.py``). ``cut``: its owner is asked once for the rows it has; ``drop``: it is written off,
@@ -62,6 +64,8 @@ class FlowControl:
         slots: Slots of the consumer's pool, at least N; see ``gate.default_slots``.
         producers: Number of (actor, ring group) pairs expected.
         lockstep: Grants in turn, exact versions, blocks in (actor, ring group, sequence) order.
+        rank: The trainer rank that consumes.
+        ranks: Number of ranks.
 
     Raises:
         ResourceError: If there are fewer slots than an update needs.
@@ -77,6 +81,8 @@ class FlowControl:
         slots: int,
         producers: int,
         lockstep: bool,
+        rank: int = 0,
+        ranks: int = 1,
     ) -> None:
         if slots < blocks_per_update:
             raise ResourceError(
@@ -90,12 +96,12 @@ class FlowControl:
         if lockstep:
             self._gate = LockstepGate(blocks_per_update, max_policy_lag)
             self._stragglers = Stragglers("wait", None)
-            self._assignment = RoundRobin(producers)
+            self._assignment = RoundRobin(producers, rank, ranks)
         else:
             self._gate = lag_gate = LagGate(blocks_per_update, max_policy_lag)
             self._stragglers = Stragglers(on_straggler, lag_gate)
             bound = slots if max_policy_lag is None else min(slots, (max_policy_lag + 1) * blocks_per_update)
-            self._assignment = LeastLoaded(producers, bound)
+            self._assignment = LeastLoaded(producers, bound, rank, ranks)
         self._lockstep = lockstep
         self._draining = False
         self._producers: dict[int, Producer] = {}

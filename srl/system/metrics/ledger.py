@@ -21,11 +21,17 @@ class WorkerLedger:
     Args:
         worker: Who it is.
         now: The time it was declared.
+
+    Attributes:
+        state: State in its life cycle.
+        incarnation: Its newest life.
+        weights_sha256: Digest of a trainer's last weights; empty before.
     """
 
     def __init__(self, worker: WorkerId, now: float) -> None:
         self.worker = worker
         self.state = "created"
+        self.weights_sha256 = ""
         self.incarnation = worker.incarnation
         self._reported = now
         self._counters: dict[str, int] = {}
@@ -46,6 +52,7 @@ class WorkerLedger:
         self._counters = report.counters
         self._edges = report.edges
         self._seconds = report.seconds
+        self.weights_sha256 = report.weights_sha256
         self._window.push(now, report.seconds)
         return True
 

@@ -270,6 +270,7 @@ class TrialMonitor:
             worker_shares=shares,
             edges=whole_run_edges(self.experiment, [ledger.edges() for ledger in self._ledgers.values()], shares),
             incarnations={name: ledger.incarnation for name, ledger in self._ledgers.items()},
+            digests={name: ledger.weights_sha256 for name, ledger in self._ledgers.items() if ledger.weights_sha256},
             episode_count=self._episode_count,
             entries={
                 "exit_reason": exit_reason,

@@ -28,6 +28,7 @@ def build_summary(
     worker_shares: Mapping[str, Mapping[str, float]],
     edges: Mapping[str, Mapping[str, Any]],
     incarnations: Mapping[str, int],
+    digests: Mapping[str, str],
     episode_count: int,
     entries: Mapping[str, Any],
 ) -> dict[str, Any]:
@@ -39,6 +40,7 @@ def build_summary(
         worker_shares: Shares of the whole training time, by worker.
         edges: Counts and waits of every stream.
         incarnations: Newest incarnation, by worker.
+        digests: Digest of the last weights, by trainer worker (of every rank: they are equal).
         episode_count: Finished training episodes.
         entries: What only the caller knows: exit reason, seconds, digest, command.
     """
@@ -82,7 +84,11 @@ def build_summary(
         "best_evaluation": _scores(max(evaluations, key=lambda one: one.mean), monitor) if evaluations else None,
         "evaluations": len(evaluations),
         "workers": {
-            name: {"incarnations": incarnations[name] + 1, "shares": {k: round(v, 4) for k, v in shares.items()}}
+            name: {
+                "incarnations": incarnations[name] + 1,
+                "shares": {k: round(v, 4) for k, v in shares.items()},
+                **({"weights_sha256": digests[name]} if name in digests else {}),
+            }
             for name, shares in worker_shares.items()
         },
         "edges": dict(edges),

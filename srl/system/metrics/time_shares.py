@@ -19,6 +19,7 @@ _WAITS = {
     ("actor", Activity.WAITING_FOR_CREDIT): "for credit",
     ("actor", Activity.WAITING_FOR_INFERENCE): "for inference",
     ("trainer", Activity.IDLE): "for blocks",
+    ("trainer", Activity.WAITING_FOR_RANKS): "for other ranks",
     ("policy", Activity.IDLE): "for requests",
 }
 _MIN_SHARE = 0.02

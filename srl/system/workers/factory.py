@@ -13,8 +13,10 @@ from srl.api.experiment import ActorGroup, EvaluatorGroup, Experiment, PolicyGro
 from srl.api.importing import import_target
 from srl.api.policy import PolicySpec
 from srl.api.registry import algorithm_plugin, environment_factory
+from srl.system.collective import Alone, Collective
 from srl.system.seeding import environment_seeds
-from srl.system.streams.interface import InferenceClient, Producer
+from srl.system.streams.dealing import DealingProducer
+from srl.system.streams.interface import InferenceClient, Producer, SampleProducer
 from srl.system.transport import Transport
 from srl.system.trial import BEST, CHECKPOINTS
 from srl.system.worker import Assignment, Worker
@@ -112,13 +114,20 @@ def _actor(site: Site) -> Worker:
     return ActorWorker(
         site.worker,
         groups,
-        site.transport.sample_producer(agents.samples, 0, schema, producer),
+        _sample_producer(site, agents.samples, schema, producer),
         _inference(site, agents.policy, agents.inference, schema, producer),
         guard,
         inference_seconds=site.experiment.limits.inference_seconds,
         edge=agents.samples,
         inference_edge=None if agents.inference == "inline" else agents.inference,
     )
+
+
+def _sample_producer(site: Site, stream: str, schema: BlockSchema, producer: Producer) -> SampleProducer:
+    """One end, or one per trainer rank with the dealing in front."""
+    ranks = site.assignment.flow[stream]["ranks"]
+    ends = [site.transport.sample_producer(stream, rank, schema, producer) for rank in range(ranks)]
+    return ends[0] if ranks == 1 else DealingProducer(ends, producer, strict=site.experiment.lockstep)
 
 
 def _inference(site: Site, policy: str, stream: str, schema: BlockSchema, producer: Producer) -> InferenceClient:
@@ -170,21 +179,24 @@ def _trainer(site: Site) -> Worker:
     plugin = algorithm_plugin(site.experiment.policies[group.policy].algorithm.type)
     config = plugin.config.model_validate(site.experiment.policies[group.policy].algorithm.options)
     extra = {ENV_STEPS_FIELD: ((1,), "int64")}
-    training = Training(spec, seed=site.experiment.seed, device=group.device, extra=extra)
+    collective = _collective(site, group)
+    training = Training(spec, seed=site.experiment.seed, device=group.device, collective=collective, extra=extra)
     algorithm = import_target(plugin.implementation, f"policies.{group.policy}.algorithm")(config, training)
-    lag = flow["max_policy_lag"]
+    rank, lag, blocks = site.worker.index, flow["max_policy_lag"], flow["blocks_per_update"] // flow["ranks"]
     intake = Intake(
-        site.transport.sample_consumer(group.samples, site.worker.index, schema, flow["slots"]),
+        site.transport.sample_consumer(group.samples, rank, schema, flow["slots"]),
         FlowControl(
-            blocks_per_update=flow["blocks_per_update"],
+            blocks_per_update=blocks,
             max_policy_lag=lag,
             on_straggler=flow["on_straggler"],
             slots=flow["slots"],
             producers=flow["producers"],
             lockstep=site.experiment.lockstep,
+            rank=rank,
+            ranks=flow["ranks"],
         ),
         schema,
-        blocks_per_update=flow["blocks_per_update"],
+        blocks_per_update=blocks,
         threaded=site.threaded,
     )
     options = TrainerOptions(
@@ -195,8 +207,29 @@ def _trainer(site: Site) -> Worker:
         on_non_finite=site.experiment.on_non_finite,
         edge=group.samples,
     )
-    writer = site.transport.parameter_writer(group.policy, 2 if lag is None else lag + 2)
-    return TrainerWorker(site.worker, intake, writer, training, algorithm, options)
+    writer = site.transport.parameter_writer(group.policy, 2 if lag is None else lag + 2) if rank == 0 else None
+    return TrainerWorker(site.worker, intake, writer, training, algorithm, options, collective)
+
+
+def _collective(site: Site, group: TrainerGroup) -> Collective:
+    if group.count == 1:
+        return Alone()
+    # Not needed by one rank, and it takes its time to import.
+    import torch
+
+    from srl.system.process_group import Meeting, ProcessGroup
+
+    limits = site.experiment.limits
+    meeting = Meeting(
+        file=Path(site.assignment.endpoints[f"ranks:{site.worker.group}"]),
+        name=site.worker.group,
+        rank=site.worker.index,
+        ranks=group.count,
+        connect_seconds=limits.connect_seconds,
+        # Whoever hangs is to be found out, and killed, by the controller first: it can say why.
+        silence_seconds=limits.heartbeat_seconds + limits.shutdown_seconds,
+    )
+    return ProcessGroup(meeting, torch.device(group.device))
 
 
 def _evaluator(site: Site) -> Worker:

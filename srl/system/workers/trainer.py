@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,20 @@ from srl.api.algorithm import Algorithm
 from srl.api.errors import NonFiniteError
 from srl.api.experiment import Checkpoints, Stop
 from srl.system.checkpoint import newest_complete, prune, save_checkpoint
+from srl.system.collective import Alone, Collective, RankLost
 from srl.system.parameters import ParameterWriter, weights_sha256
-from srl.system.report import Activity, EdgeCount, TimeShares, WorkerReport
+from srl.system.report import Activity, TimeShares, WorkerReport
 from srl.system.worker import Worker, WorkerId
 from srl.system.workers.acting import ENV_STEPS_FIELD
 from srl.system.workers.batch import lag_of
+from srl.system.workers.consent import Consent
 from srl.system.workers.finite import OnNonFinite
 from srl.system.workers.intake import Delivery, Intake
+from srl.system.workers.sample_counts import flow_counters, sample_edge
 from srl.system.workers.training import Training
+
+NEWS_SECONDS = 5.0
+"""Where the connection to another rank broke: how long the controller has to say what became of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,25 +53,27 @@ class TrainerOptions:
 
 
 class TrainerWorker(Worker):
-    """One update per poll.
+    """At most one update per poll, made by all ranks or by none.
 
     Args:
-        worker: Who it is.
+        worker: Who it is; its index is its rank.
         intake: Brings batches; owned.
-        writer: Takes versions; owned.
+        writer: Takes versions; owned. ``None`` for ranks that do not publish: all but rank 0.
         training: Module, optimizer and counters.
         algorithm: Trains ``training``.
         options: From the experiment.
+        collective: The way to the other ranks; owned. ``None`` = there are none.
     """
 
     def __init__(
         self,
         worker: WorkerId,
         intake: Intake,
-        writer: ParameterWriter,
+        writer: ParameterWriter | None,
         training: Training,
         algorithm: Algorithm,
         options: TrainerOptions,
+        collective: Collective | None = None,
     ) -> None:
         self._worker = worker
         self._intake = intake
@@ -73,7 +81,10 @@ class TrainerWorker(Worker):
         self._algorithm = algorithm
         self._options = options
         self._writer = writer
+        self._collective = collective or Alone()
+        self._consent = Consent(self._collective, worker.group)
         self._time = TimeShares()
+        self._turn: Callable[[str], None] = lambda doing: None
         self._env_steps = 0
         self._lag = {"policy_lag_sum": 0, "policy_lag_rows": 0, "policy_lag_max": 0}
         self._skipped = 0
@@ -82,44 +93,66 @@ class TrainerWorker(Worker):
         self._saved_version = -1
         self._saved_at = time.monotonic()
         self._draining = False
+        self._delivery: Delivery | None = None
+        self._is_settled = False
+        self._lost: RankLost | None = None
+        self._lost_at = 0.0
+        self._gone: list[str] = []
+        self._sha256 = ""
+        self._collective.watch(self._waits)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is rank 0, which publishes, saves and reports what all ranks have in common."""
+        return self._collective.rank == 0
 
     def start(self) -> None:
         """Take up the newest checkpoint if there is one, publish the first version, begin to grant credits."""
+        self._collective.open()
         self._resume()
+        self._training.synchronize()
+        self._time.switch(Activity.PUBLISHING)
         self._publish()
         self._intake.start(self._training.version)
+        self._time.switch(Activity.IDLE)
 
     def poll(self) -> bool:
-        """One update, if its blocks are there."""
-        if self._draining or self.finished():
-            self._time.switch(Activity.IDLE)
+        """One update, if its blocks are there and the other ranks have theirs."""
+        if self._lost is not None:
+            self._await_news(self._lost)
             return False
-        self._time.switch(Activity.ASSEMBLING)
-        delivery = self._intake.take()
-        if delivery is None:
-            self._time.switch(Activity.IDLE)
+        try:
+            return self._work()
+        except RankLost as error:
+            self._lose(error)
             return False
-        self._update(delivery)
-        self._time.switch(Activity.IDLE)
-        return True
 
     def wait_descriptors(self) -> Iterable[int]:
-        """Readable when a batch may be ready."""
+        """Readable when a batch may be ready, or the other ranks have said whether they have theirs."""
+        if self._consent.is_pending:
+            return self._collective.wait_descriptors()
         return self._intake.wait_descriptors()
 
     def drain(self) -> None:
-        """Train no more, grant no more, and write the last checkpoint."""
+        """Train no more, grant no more, and write the last checkpoint once no other rank counts on this one."""
         self._draining = True
         self._intake.drain()
-        self._save()
+        self.poll()
 
     def drained(self) -> bool:
         """True once the last checkpoint is written and no credit is out."""
-        return self._draining and self._intake.drained()
+        return self._draining and self._is_settled and self._intake.drained()
 
     def peer_gone(self, peer: WorkerId) -> None:
-        """End the credits of an actor that is dead."""
-        self._intake.producer_gone(peer.index, peer.incarnation)
+        """End the credits of an actor that is dead; remember which rank is."""
+        if peer.kind == "trainer":
+            self._gone.append(peer.name)
+        else:
+            self._intake.producer_gone(peer.index, peer.incarnation)
+
+    def keep_turning(self, turn: Callable[[str], None]) -> None:
+        """Have ``turn`` called while an update waits for other ranks."""
+        self._turn = turn
 
     def finished(self) -> str | None:
         """``env_steps`` or ``updates`` once that budget is used up."""
@@ -143,23 +176,95 @@ class TrainerWorker(Worker):
             kind="trainer",
             incarnation=self._worker.incarnation,
             seconds=self._time.seconds(),
-            counters={**self._counters(), **_flow_counters(self._intake.counts())},
-            edges={self._options.edge: _edge(self._intake.counts())},
+            counters={**self._reported_counters(), **flow_counters(self._intake.counts())},
+            edges={self._options.edge: sample_edge(self._intake.counts())},
             updates=updates,
             messages=messages,
+            weights_sha256=self._sha256,
         )
 
     def close(self) -> None:
-        """Close the stream's end and the publication."""
+        """Close the stream's end, the publication and the way to the other ranks."""
         self._intake.close()
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
+        self._collective.close()
 
     def abort(self) -> None:
-        """Close both at once."""
+        """Close all of them at once."""
         self._intake.abort()
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
+        self._collective.abort()
 
-    def _update(self, delivery: Delivery) -> None:
+    def _work(self) -> bool:
+        if not self._consent.is_pending and not self._vote():
+            self._time.switch(Activity.IDLE)
+            return False
+        decision = self._consent.decision()
+        if decision is None:
+            self._time.switch(Activity.WAITING_FOR_RANKS)
+            return False
+        delivery, self._delivery = self._delivery, None
+        if delivery is None or not decision.is_yes:
+            self._settle()
+            return False
+        self._update(delivery, decision.valid_rows)
+        self._time.switch(Activity.IDLE)
+        return True
+
+    def _vote(self) -> bool:
+        """Vote on the next update; False if there is none to vote on, or not yet.
+
+        The budget is used up at the same update on all ranks: no word is needed.
+        """
+        if self._is_settled or self.finished() is not None:
+            if self._draining and not self._is_settled:
+                self._settle()
+            return False
+        if not self._draining:
+            self._time.switch(Activity.ASSEMBLING)
+            self._delivery = self._intake.take()
+            if self._delivery is None:
+                return False
+        rows = None if self._delivery is None else self._delivery.batch.valid_rows
+        self._consent.cast(rows, version=self._training.version, checksum=self._training.checksum)
+        return True
+
+    def _settle(self) -> None:
+        """No update will follow: the weights are the last ones."""
+        self._is_settled = True
+        self._save()
+        self._sha256 = self.weights_sha256()
+        self._time.switch(Activity.IDLE)
+
+    def _lose(self, error: RankLost) -> None:
+        """Another rank is gone. What it died of is said by the controller, which then ends this one in order."""
+        self._lost, self._lost_at = error, time.monotonic()
+        self._messages.append(str(error))
+        self._consent.abandon()
+        self._settle()
+
+    def _await_news(self, error: RankLost) -> None:
+        self._time.switch(Activity.IDLE)
+        if self._draining or time.monotonic() - self._lost_at < NEWS_SECONDS:
+            return
+        gone = ", ".join(self._gone) or "unknown: its process may live, but does not answer"
+        raise RankLost("another trainer rank is lost", where=self._worker.name, value=gone) from error
+
+    def _waits(self, is_waiting: bool) -> None:
+        """A call that all ranks make has to wait for another rank, or has not to wait any more."""
+        self._time.switch(Activity.WAITING_FOR_RANKS if is_waiting else Activity.TRAINING)
+        if is_waiting:
+            self._turn("wait for the other trainer ranks")
+
+    def _update(self, delivery: Delivery, valid_rows: int) -> None:
+        """One update.
+
+        Args:
+            delivery: This rank's batch.
+            valid_rows: Valid rows of all ranks' batches.
+        """
         training = self._training
         self._time.switch(Activity.TRAINING)
         training.progress = self._progress()
@@ -169,12 +274,14 @@ class TrainerWorker(Worker):
         except NonFiniteError as error:
             self._refuse(delivery, error)
             return
-        self._count(delivery, training.version)
+        self._env_steps += valid_rows
+        self._count_lag(delivery, training.version)
         training.version += 1
         self._time.switch(Activity.PUBLISHING)
         self._publish()
         self._intake.trained(delivery, training.version)
-        self._updates.append({"version": training.version, "env_steps": self._env_steps, **metrics})
+        if self.is_first:
+            self._updates.append({"version": training.version, "env_steps": self._env_steps, **metrics})
         if self._checkpoint_due():
             self._save()
 
@@ -182,12 +289,12 @@ class TrainerWorker(Worker):
         """An update that was not finite left the weights unchanged: end the run, or drop its blocks and go on."""
         if self._options.on_non_finite == "stop":
             raise error
-        self._messages.append(f"{error}: the update is skipped")
+        if self.is_first:
+            self._messages.append(f"{error}: the update is skipped")
         self._skipped += 1
         self._intake.discard(delivery, "non_finite_update")
 
-    def _count(self, delivery: Delivery, version: int) -> None:
-        self._env_steps += delivery.batch.valid_rows
+    def _count_lag(self, delivery: Delivery, version: int) -> None:
         total, rows, largest = lag_of(delivery.batch, version)
         self._lag["policy_lag_sum"] += total
         self._lag["policy_lag_rows"] += rows
@@ -204,7 +311,8 @@ class TrainerWorker(Worker):
     def _publish(self) -> None:
         training = self._training
         training.set_extra(ENV_STEPS_FIELD, self._env_steps)
-        self._writer.publish(training.version, training.layout, training.flat_weights())
+        if self._writer is not None:
+            self._writer.publish(training.version, training.layout, training.flat_weights())
 
     def _weights(self) -> dict[str, NDArray[Any]]:
         """Parameters and buffers of the policy by name; they alias the weights under training."""
@@ -219,7 +327,7 @@ class TrainerWorker(Worker):
         return seconds is not None and time.monotonic() - self._saved_at >= seconds
 
     def _save(self) -> None:
-        if self._saved_version == self._training.version:
+        if not self.is_first or self._saved_version == self._training.version:
             return
         save_checkpoint(
             self._options.checkpoint_root,
@@ -255,27 +363,6 @@ class TrainerWorker(Worker):
             **self._lag,
         }
 
-
-def _flow_counters(counts: Mapping[str, Any]) -> dict[str, int]:
-    """The accounting of a sample stream as counters of a report."""
-    counters = {}
-    for unit, key in (("blocks", "blocks"), ("rows", "valid_rows")):
-        account = counts[key]
-        counters[f"{unit}_trained"] = int(account["trained"])
-        counters[f"{unit}_in_flight"] = int(account["in_flight"])
-        for reason, number in account["dropped"].items():
-            counters[f"{unit}_dropped/{reason}"] = int(number)
-    for length, number in counts["lengths"]["trained"].items():
-        counters[f"lengths_trained/{length}"] = int(number)
-    for reason, lengths in counts["lengths"]["dropped"].items():
-        for length, number in lengths.items():
-            counters[f"lengths_dropped/{reason}/{length}"] = int(number)
-    counters["stragglers"] = int(counts["stragglers"])
-    counters["messages_refused"] = sum(int(number) for number in counts["refused"].values())
-    return counters
-
-
-def _edge(counts: Mapping[str, Any]) -> EdgeCount:
-    blocks = counts["blocks"]
-    dropped = {reason: int(number) for reason, number in blocks["dropped"].items()}
-    return EdgeCount(sent=0, received=int(blocks["produced"]), dropped=dropped)
+    def _reported_counters(self) -> dict[str, int]:
+        """Of what all ranks have in common only rank 0 speaks; readers add ranks up."""
+        return self._counters() if self.is_first else dict(self._lag)
