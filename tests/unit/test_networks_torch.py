@@ -373,6 +373,15 @@ def test_a_plugins_wrong_result_is_named(plugin, name, seen):
     assert "(5, 2)" in caught.value.expected
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace:DeprecationWarning")
+def test_networks_of_plugins_can_be_traced_for_export(plugin):
+    module = build(VECTOR, {"type": plugin("Sum")}).requires_grad_(False)
+    traced = torch.jit.trace(module, torch.zeros(2, 3))
+    inputs = module.inputs(observations(VECTOR, 5))
+    for got, expected in zip(traced(inputs), module(inputs), strict=True):
+        torch.testing.assert_close(got, expected)
+
+
 def test_a_plugin_without_features_is_named(plugin):
     with pytest.raises(PluginError, match=r"Silent.*features"):
         build(VECTOR, {"type": plugin("Silent")})

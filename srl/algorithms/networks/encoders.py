@@ -174,6 +174,8 @@ class PluginEncoder(Encoder):
             PluginError: If the result has another shape than declared, or is not of floating-point numbers.
         """
         result = self.module(inputs)
+        if torch.jit.is_tracing():  # for export; sizes are no numbers then
+            return result
         first = inputs if isinstance(inputs, torch.Tensor) else next(iter(inputs.values()))
         expected = (len(first), self.features)
         if isinstance(result, torch.Tensor) and result.shape == expected and result.is_floating_point():
