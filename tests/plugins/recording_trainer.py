@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from srl.algorithms.ppo.trainer import PPOAlgorithm
 from srl.api.algorithm import Batch
@@ -16,10 +17,12 @@ from srl.api.policy import PolicySpec
 
 
 class TablePolicy(torch.nn.Module):
-    """Logits that depend on nothing, and a value per observation number."""
+    """Logits that depend on nothing, and a value per observation number; its own network."""
 
     def __init__(self, spec: PolicySpec) -> None:
         super().__init__()
+        self.spec = spec
+        self.return_statistics = self.popart = None  # PPO keeps no statistics in it
         self.table = torch.nn.Parameter(torch.tensor(spec.network["values"], dtype=torch.float32))
         self.logits = torch.nn.Parameter(torch.zeros(spec.action.n))
 
@@ -28,6 +31,23 @@ class TablePolicy(torch.nn.Module):
         count = len(observation)
         index = observation.reshape(count, -1)[:, 0].long().clamp(0, len(self.table) - 1)
         return self.logits.expand(count, -1).clone(), self.table[index]
+
+    @property
+    def network(self) -> TablePolicy:
+        """What PPO asks for the values that targets end with."""
+        return self
+
+    def inputs(self, observation: NDArray[Any]) -> torch.Tensor:
+        """Of a whole array ``[N, ...]``."""
+        return torch.from_numpy(observation.copy())
+
+    def prepare(self) -> tuple[()]:
+        """Nothing is converted."""
+        return ()
+
+    def compute(self, inputs: torch.Tensor, prepared: object, state: None) -> tuple[torch.Tensor, torch.Tensor, None]:
+        """One step; there is no recurrent state."""
+        return *self(inputs), None
 
 
 class RecordingPPO(PPOAlgorithm):
