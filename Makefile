@@ -1,7 +1,8 @@
-# Two commands do everything on a fresh machine, the virtual environment included:
+# These commands do everything on a fresh machine, the virtual environment included:
 #
 #   make train    train PPO on CartPole-v1 until it is solved, with the live screen
 #   make test     lint, types and all tests that fit into 15 minutes on 2 cores
+#   make docs     the documentation as a site, in build/site
 #
 # Variables: PYTHON (interpreter that makes the environment, 3.11 or newer), VENV (its directory),
 # ARGS (arguments added to srl-run or pytest, such as ARGS="--seed 2").
@@ -12,7 +13,7 @@ ARGS ?=
 
 BIN := $(VENV)/bin
 comma := ,
-CHECKED := srl tests benchmarks
+CHECKED := srl tests benchmarks docs/generator
 TESTED := screen$(comma)atari$(comma)box2d$(comma)mujoco$(comma)envpool$(comma)export$(comma)wandb$(comma)prometheus$(comma)docs$(comma)dev
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-input $(if $(CI),-qq) --constraint constraints.txt
 
@@ -21,7 +22,7 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-input $
 TEST_ENVIRONMENT := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 NUMEXPR_NUM_THREADS=1 \
 	SDL_VIDEODRIVER=dummy MPLBACKEND=Agg
 
-.PHONY: help train test test-all lint format proto constraints clean
+.PHONY: help train test test-all lint format docs proto constraints clean
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
@@ -43,6 +44,10 @@ lint: $(VENV)/.installed-dev
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix $(CHECKED)
 	$(BIN)/ruff format $(CHECKED)
+
+# The theme would print its maintainers' news; there is no warning to hide.
+docs: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # The generated modules are committed: a user needs no compiler for protocol buffers.
 proto: $(VENV)/.installed-dev

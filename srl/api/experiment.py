@@ -162,11 +162,11 @@ Group = Annotated[ActorGroup | PolicyGroup | TrainerGroup | EvaluatorGroup, Fiel
 class Stop(Model):
     """When the trial ends; whichever comes first. At least one is needed."""
 
-    env_steps: int | None = Field(default=None, ge=1, description="Valid environment steps consumed.")
-    updates: int | None = Field(default=None, ge=1, description="Calls of update = policy versions.")
-    wall_seconds: float | None = Field(default=None, gt=0, description="Seconds since training began.")
+    env_steps: int | None = Field(default=None, ge=1, description="Valid environment steps consumed; null = no bound.")
+    updates: int | None = Field(default=None, ge=1, description="Calls of update = policy versions; null = no bound.")
+    wall_seconds: float | None = Field(default=None, gt=0, description="Seconds since training began; null = no bound.")
     evaluation_return: float | None = Field(
-        default=None, description="Mean return of one evaluation that is at least this."
+        default=None, description="Mean return of one evaluation that is at least this; null = no such goal."
     )
 
 
@@ -176,7 +176,9 @@ class Checkpoints(Model):
     interval_seconds: float | None = Field(
         default=60.0, gt=0, description="Seconds between checkpoints; null = only the last. Lockstep: updates rule."
     )
-    interval_updates: int | None = Field(default=None, ge=1, description="Updates between checkpoints.")
+    interval_updates: int | None = Field(
+        default=None, ge=1, description="Updates between checkpoints; null = time alone decides."
+    )
     keep: int = Field(default=2, ge=1, description="Newest checkpoints kept.")
 
 
