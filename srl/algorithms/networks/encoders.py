@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import torch
 from numpy.typing import NDArray
@@ -174,8 +174,8 @@ class PluginEncoder(Encoder):
             PluginError: If the result has another shape than declared, or is not of floating-point numbers.
         """
         result = self.module(inputs)
-        if torch.jit.is_tracing():  # for export; sizes are no numbers then
-            return result
+        if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]  # sizes are no numbers then
+            return cast(torch.Tensor, result)
         first = inputs if isinstance(inputs, torch.Tensor) else next(iter(inputs.values()))
         expected = (len(first), self.features)
         if isinstance(result, torch.Tensor) and result.shape == expected and result.is_floating_point():
