@@ -19,6 +19,7 @@ from srl.api.experiment import Experiment, SampleStream, TrainerGroup
 from srl.api.policy import PolicySpec
 from srl.api.structure import Feed, feeds, structure_problems
 from srl.distributed.memory import MemoryReader, Need, Room, available_memory, memory_problem
+from srl.distributed.policy_checks import requirements_of
 from srl.distributed.validation import agent_problems, algorithm_config, algorithm_plugins, policy_specs
 from srl.system.flow.gate import default_slots
 from srl.system.worker import Assignment, WorkerId
@@ -117,7 +118,8 @@ def resolve(
     if problems:
         raise ExperimentError(problems, experiment.name)
     requirements = {
-        name: plugin.requirements(algorithm_config(experiment, name, plugin)) for name, plugin in plugins.items()
+        name: requirements_of(plugin, algorithm_config(experiment, name, plugin), f"policies.{name}.algorithm")
+        for name, plugin in plugins.items()
     }
     where = choose_placement(experiment, cores)
     how = choose_transport(experiment, where)

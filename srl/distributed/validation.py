@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from srl.api.algorithm import AlgorithmPlugin
-from srl.api.block import BlockSchema, policy_schema
 from srl.api.environment import EnvironmentSpec
 from srl.api.errors import ExperimentError, SRLError
 from srl.api.experiment import ActorGroup, Experiment
 from srl.api.policy import PolicySpec
 from srl.api.registry import algorithm_plugin
+from srl.distributed.policy_checks import policy_spec_of, spec_problems
 
 
 def algorithm_plugins(experiment: Experiment) -> tuple[dict[str, type[AlgorithmPlugin]], list[SRLError]]:
@@ -40,42 +40,14 @@ def policy_specs(
     for name, plugin in plugins.items():
         try:
             config = algorithm_config(experiment, name, plugin)
-            specs[name] = plugin.policy_spec(name, config, experiment.policies[name].network, environment)
+            specs[name] = policy_spec_of(plugin, name, config, experiment.policies[name].network, environment)
         except ExperimentError as error:
             problems += error.problems
         except SRLError as error:
             problems.append(error)
         else:
-            problems += _spec_problems(specs[name], environment)
+            problems += spec_problems(specs[name], environment)
     return specs, problems
-
-
-def _spec_problems(spec: PolicySpec, environment: EnvironmentSpec) -> Iterator[SRLError]:
-    for what in ("observation", "action"):
-        wanted, made = getattr(environment, what), getattr(spec, what)
-        if wanted != made:
-            yield SRLError(
-                f"the policy's {what} space is not the environment's",
-                where=f"policies.{spec.name}",
-                value=made.describe(),
-                expected=f"{wanted.describe()}, as in {environment.name}",
-            )
-    try:
-        names = [field.name for field in _schema_of_one(spec).fields]
-    except (TypeError, KeyError) as error:
-        yield SRLError(f"the policy's outputs fit no block: {error}", where=f"policies.{spec.name}")
-        return
-    for name in sorted({name for name in names if names.count(name) > 1}):
-        yield SRLError(
-            "the policy has an output with the name of another block field",
-            where=f"policies.{spec.name}",
-            value=name,
-            expected="names that no block field has",
-        )
-
-
-def _schema_of_one(spec: PolicySpec) -> BlockSchema:
-    return policy_schema(spec, rows=max(spec.state_rows, 1), columns=1)
 
 
 def agent_problems(experiment: Experiment, environment: EnvironmentSpec) -> Iterator[SRLError]:

@@ -10,7 +10,6 @@ from srl.api.block import BlockSchema
 from srl.api.environment import EnvironmentSpec, VectorEnvironment
 from srl.api.errors import UsageError
 from srl.api.experiment import ActorGroup, EvaluatorGroup, Experiment, PolicyGroup, TrainerGroup
-from srl.api.importing import import_target
 from srl.api.policy import PolicySpec
 from srl.api.registry import algorithm_plugin, environment_factory
 from srl.system.collective import Alone, Collective
@@ -169,6 +168,7 @@ def _samples_beside(site: Site, inference: str) -> str:
 
 def _trainer(site: Site) -> Worker:
     from srl.system.flow.control import FlowControl
+    from srl.system.workers.algorithm_check import build_algorithm
     from srl.system.workers.intake import Intake
     from srl.system.workers.trainer import TrainerOptions, TrainerWorker
     from srl.system.workers.training import Training
@@ -181,7 +181,7 @@ def _trainer(site: Site) -> Worker:
     extra = {ENV_STEPS_FIELD: ((1,), "int64")}
     collective = _collective(site, group)
     training = Training(spec, seed=site.experiment.seed, device=group.device, collective=collective, extra=extra)
-    algorithm = import_target(plugin.implementation, f"policies.{group.policy}.algorithm")(config, training)
+    algorithm = build_algorithm(plugin, config, training, group.policy)
     rank, lag, blocks = site.worker.index, flow["max_policy_lag"], flow["blocks_per_update"] // flow["ranks"]
     intake = Intake(
         site.transport.sample_consumer(group.samples, rank, schema, flow["slots"]),

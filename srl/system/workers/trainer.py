@@ -19,6 +19,7 @@ from srl.system.parameters import ParameterWriter, weights_sha256
 from srl.system.report import Activity, TimeShares, WorkerReport
 from srl.system.worker import Worker, WorkerId
 from srl.system.workers.acting import ENV_STEPS_FIELD
+from srl.system.workers.algorithm_check import metrics_of
 from srl.system.workers.batch import lag_of
 from srl.system.workers.consent import Consent
 from srl.system.workers.finite import OnNonFinite
@@ -270,7 +271,7 @@ class TrainerWorker(Worker):
         training.progress = self._progress()
         try:
             with training.transaction():
-                metrics = self._algorithm.update(delivery.batch)
+                metrics = metrics_of(self._algorithm.update(delivery.batch), self._algorithm)
         except NonFiniteError as error:
             self._refuse(delivery, error)
             return

@@ -12,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 
 from srl.api.errors import NonFiniteError, UsageError
-from srl.api.importing import import_target
 from srl.api.policy import PolicySpec
 from srl.system.collective import Alone, Collective, Operation
 from srl.system.parameters import ParameterLayout
 from srl.system.seeding import generator, module_seed
+from srl.system.workers.algorithm_check import make_module
 from srl.system.workers.flat import ArrayShapes, FlatAdam, FlatModule
 
 COUNT_BASE = 4096
@@ -30,16 +30,11 @@ def build_module(spec: PolicySpec, seed: int) -> torch.nn.Module:
     """The policy's torch module, initialised from the experiment's seed alone; global random state is left as it was.
 
     Raises:
-        PluginError: The module cannot be imported.
-        UsageError: What was named is no torch module.
+        PluginError: See :func:`srl.system.workers.algorithm_check.make_module`.
     """
-    factory = import_target(spec.module, f"policies.{spec.name}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(module_seed(seed, spec.name))
-        module = factory(spec)
-    if not isinstance(module, torch.nn.Module):
-        raise UsageError("a policy's module is not a torch.nn.Module", where=spec.module, value=type(module).__name__)
-    return module
+        return make_module(spec)
 
 
 class Training:
