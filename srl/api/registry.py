@@ -69,7 +69,6 @@ BASES: Mapping[Kind, type[Any]] = {
     "environment": EnvironmentFactory,
     "metrics_sink": MetricsSink,
 }
-BASES: Mapping[Kind, type[Any]] = {"algorithm": AlgorithmPlugin, "environment": EnvironmentFactory}
 
 
 @dataclass(frozen=True, slots=True)
