@@ -7,7 +7,9 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 from srl.api.environment import StepOutput
 from srl.api.errors import EnvironmentFault, ExperimentError
-from srl.api.registry import BUILT_IN, REGISTRY
+from srl.api.keys import KeyTree
+from srl.api.options import OptionsCheck
+from srl.api.registry import BUILT_IN, REGISTRY, Registry
 from srl.environments.gymnasium_adapter import GymnasiumFactory
 from srl.environments.vector_adapter import VectorAdapter
 from srl.environments.wrapping import RawEpisode
@@ -373,3 +375,30 @@ def test_a_dict_observation_can_be_flattened():
     )
     wrapper = REGISTRY.resolve("wrapper", "flatten_observation")
     assert wrapper(env, wrapper.Options()).reset()[0].tolist() == [0, 0, 0, 1, 0]  # in the order of the space
+
+
+def test_without_plugins_only_built_in_wrappers_are_admitted():
+    """The check must not import what it forbids."""
+    table = Registry()
+    table.register("wrapper", "brought", "no_such_package.wrappers:Brought", source="package brought")
+    raw = {
+        "environment": {
+            "type": "gymnasium",
+            "id": "CartPole-v1",
+            "wrappers": [
+                {"type": "brought"},
+                {"type": "time_limit", "steps": 3},
+                {"type": "./mine.py:Own"},
+                "time_limit",
+            ],
+        }
+    }
+    check = OptionsCheck(allow_plugins=False, registry=table)
+    found = check.problems(raw, KeyTree(raw, check.model), {})
+    assert {problem.where: problem.value for problem in found} == {
+        "environment.wrappers.0.type": "brought",
+        "environment.wrappers.2.type": "./mine.py:Own",
+    }
+    assert all("--no-plugins" in problem.what for problem in found)
+    del raw["environment"]["wrappers"][2:], raw["environment"]["wrappers"][0]
+    assert check.problems(raw, KeyTree(raw, check.model), {}) == []
