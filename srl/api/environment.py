@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from srl.api.errors import UsageError
 from srl.api.spaces import SpaceSpec
 
 
@@ -141,6 +142,23 @@ class VectorEnvironment(ABC):
         """Release the environments; may be called twice."""
 
 
+@dataclass(frozen=True)
+class Recording:
+    """One environment that is filmed; see :meth:`EnvironmentFactory.record`.
+
+    Attributes:
+        environment: One environment; owned by the caller.
+        frames: ``uint8[height, width, 3]`` each, appended by the environment, taken away by the caller: one after the
+            first reset and one per step, of the observation the step returned; a step that ends an episode adds two,
+            the final observation's and the first one of the next episode.
+        frames_per_second: Env steps a second as a person should see them.
+    """
+
+    environment: VectorEnvironment
+    frames: list[NDArray[np.uint8]]
+    frames_per_second: float
+
+
 class EnvironmentFactory(ABC):
     """What a registered environment type is: built from its options, JSON-compatible, cheap to construct.
 
@@ -178,3 +196,18 @@ class EnvironmentFactory(ABC):
             seeds: One seed per environment (below 2**31), all distinct; a native vector entry point with a single
                 generator takes the first. Passed to the first reset only.
         """
+
+    def record(self, seed: int) -> Recording:
+        """One environment that is filmed, the same as :meth:`make` makes but for its speed.
+
+        Args:
+            seed: Of the environment.
+
+        Raises:
+            UsageError: Environments of this type cannot be filmed.
+        """
+        raise UsageError(
+            "environments of this type cannot be filmed",
+            where=type(self).__name__,
+            hint="An environment type brings pictures by defining EnvironmentFactory.record.",
+        )

@@ -30,6 +30,9 @@ COMMANDS: Mapping[str, Command] = {
     "list": Command("srl.commands.list_all", "list", "bundled experiments and every plugin"),
     "schema": Command("srl.commands.schema", "schema", "JSON Schema of experiment files"),
     "evaluate": Command("srl.commands.evaluate", "evaluate TRIAL", "score a trained policy"),
+    "video": Command("srl.commands.video", "video TRIAL", "film a trained policy"),
+    "plot": Command("srl.commands.plot", "plot TRIAL...", "curves as a PNG, mean and band over seeds"),
+    "compare": Command("srl.commands.compare", "compare TRIAL...", "trials side by side, and what differs"),
 }
 RUN = "srl.commands.run"
 """What ``srl-run`` does without a sub-command."""

@@ -61,7 +61,13 @@ def add_trial(parser: argparse.ArgumentParser) -> None:
 
 def add_trials(parser: argparse.ArgumentParser) -> None:
     """The directories of several trials."""
-    parser.add_argument("trials", type=Path, nargs="+", metavar="TRIAL", help="directories of trials")
+    parser.add_argument(
+        "trials",
+        type=Path,
+        nargs="+",
+        metavar="TRIAL",
+        help="directories of trials; the -seeds.json of a run with --seeds stands for all of its trials",
+    )
 
 
 def add_saved_policy(parser: argparse.ArgumentParser) -> None:

@@ -25,10 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from srl.api.environment import Ended, EnvironmentFactory, EnvironmentSpec, StepOutput, VectorEnvironment
+from srl.api.environment import Ended, EnvironmentFactory, EnvironmentSpec, Recording, StepOutput, VectorEnvironment
 from srl.api.errors import EnvironmentFault, MissingExtraError, SRLError
 from srl.api.spaces import SpaceSpec
 from srl.api.suggest import did_you_mean
+from srl.environments.atari_recording import FRAMES_PER_SECOND, SCREEN, FilmedGame
 from srl.environments.options import Options, option_problems, parse_options, worker_threads
 from srl.environments.sources import INSTALL_COMMANDS
 from srl.environments.spaces import check_seeds
@@ -95,6 +96,14 @@ class AtariFactory(EnvironmentFactory):
         """``count`` environments; see :meth:`EnvironmentFactory.make`."""
         check_seeds(count, seeds)
         return AtariEnvironment(parse_options(AtariOptions, self.options), seeds)
+
+    def record(self, seed: int) -> Recording:
+        """The game, and the same in colour beside it; see :class:`srl.environments.atari_recording.FilmedGame`."""
+        options = parse_options(AtariOptions, self.options)
+        picture = options.model_copy(update={"grayscale": False, "stack": 1, "size": SCREEN})
+        frames: list[NDArray[np.uint8]] = []
+        game = FilmedGame(AtariEnvironment(options, [seed]), AtariEnvironment(picture, [seed]), frames)
+        return Recording(game, frames, FRAMES_PER_SECOND / options.frame_skip)
 
 
 class AtariEnvironment(VectorEnvironment):

@@ -16,19 +16,28 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from srl.api.environment import EnvironmentFactory, EnvironmentSpec, VectorEnvironment
+from srl.api.environment import EnvironmentFactory, EnvironmentSpec, Recording, VectorEnvironment
 from srl.api.errors import ExperimentError, SRLError, UsageError
 from srl.api.experiment import PluginMapping
 from srl.api.importing import import_module
 from srl.environments.environment_list import EnvironmentList
 from srl.environments.masks import MaskSource
 from srl.environments.options import Options, option_problems, parse_options
+from srl.environments.recording import (
+    RENDER_MODE,
+    FrameRecorder,
+    cannot_be_filmed,
+    check_render_modes,
+    frames_per_second,
+)
 from srl.environments.sources import SingleSource, VectorSource, from_entry, from_id, import_named, making
 from srl.environments.spaces import check_seeds, environment_spec
 from srl.environments.vector_adapter import VectorAdapter
-from srl.environments.wrapping import Wrapping, resolve_wrappers, wrap_all
+from srl.environments.wrapping import SingleEnv, Wrapping, resolve_wrappers, wrap_all
 
 
 class GymnasiumOptions(Options):
@@ -129,6 +138,44 @@ class GymnasiumFactory(EnvironmentFactory):
         return VectorAdapter(
             env, seeds, name=setup.name, frames_per_step=setup.frames_per_step, action_mask=setup.action_mask
         )
+
+    def record(self, seed: int) -> Recording:
+        """One environment with its wrappers, rendered at every step; a single one also where a native vector exists.
+
+        Raises:
+            UsageError: The environment has no render mode ``rgb_array``, or there is no single one.
+            EnvironmentFault: It cannot be made.
+        """
+        options = parse_options(GymnasiumOptions, self.options)
+        setup = self._setup()
+        kwargs = {**options.kwargs, "render_mode": RENDER_MODE}
+        try:
+            check_render_modes(setup.name, options.entry)
+            source = _resolve(options.model_copy(update={"kwargs": kwargs, "vectorization": "sync"}))
+        except UsageError:
+            raise
+        except SRLError as error:
+            raise cannot_be_filmed(setup.name, error.what) from error
+        if isinstance(source, VectorSource):
+            raise cannot_be_filmed(setup.name, "it is a vector environment")
+        frames: list[NDArray[np.uint8]] = []
+        wrap = wrap_all(setup.wrappings, setup.name)
+        made: list[SingleEnv] = []
+
+        def filmed(env: SingleEnv) -> SingleEnv:
+            made.append(FrameRecorder(wrap(env) if wrap else env, frames, setup.name))
+            return made[-1]
+
+        environment = EnvironmentList(
+            source.create,
+            [seed],
+            name=setup.name,
+            frames_per_step=setup.frames_per_step,
+            wrap=filmed,
+            action_mask=setup.action_mask,
+        )
+        rate = frames_per_second(made[0], prod(one.frames for one in setup.wrappings))
+        return Recording(environment, frames, rate)
 
     def _list(self, setup: _Setup, source: SingleSource, seeds: Sequence[int]) -> EnvironmentList:
         return EnvironmentList(

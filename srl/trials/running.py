@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from srl.system.durable import write_file
 from srl.system.metrics.json_values import dump_json
 from srl.trials.experiments import ExperimentLike, Overrides, as_experiment, with_seed
 from srl.trials.tables import html_table, text_table
-from srl.trials.trial import Trial
+from srl.trials.trial import Trial, load
 
 STOPPED = (130, 143)
 """Exit codes of a trial that a signal ended: no further seed is begun."""
@@ -204,6 +205,27 @@ def run_seeds(
     group = TrialGroup(trials, file)
     write_file(file, (dump_json(group.summary, indent=2) + "\n").encode())
     return group
+
+
+def load_all(paths: Sequence[Path]) -> list[Trial]:
+    """Trials from their directories; the file of a joint summary stands for all its trials; each counts once.
+
+    Raises:
+        UsageError: A path is neither.
+    """
+    found: dict[Path, Trial] = {}
+    for path in paths:
+        for directory in _members(path) if path.is_file() else [path]:
+            trial = load(directory)
+            found.setdefault(trial.path.resolve(), trial)
+    return list(found.values())
+
+
+def _members(file: Path) -> list[Path]:
+    try:
+        return [file.parent / Path(row["trial"]).name for row in json.loads(file.read_text())["trials"]]
+    except (ValueError, KeyError, TypeError):
+        raise UsageError("neither a trial directory nor a joint summary of several seeds", where=str(file)) from None
 
 
 def _of_seed(base: Path, seed: int) -> Path:

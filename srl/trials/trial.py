@@ -107,6 +107,34 @@ class Trial:
 
         return evaluate_trial(self.path, episodes, checkpoint, policy=policy, environments=environments, seed=seed)
 
+    def video(
+        self,
+        path: str | Path | None = None,
+        *,
+        episodes: int = 1,
+        checkpoint: str | None = None,
+        policy: str | None = None,
+        seed: int | None = None,
+    ) -> Path:
+        """Film episodes; arguments and errors: :func:`srl.trials.video.make_video`.
+
+        Returns:
+            The file, by default ``video-VERSION.mp4`` in the trial directory.
+        """
+        from srl.trials.video import make_video
+
+        return make_video(self.path, path, episodes=episodes, checkpoint=checkpoint, policy=policy, seed=seed).path
+
+    def plot(self, path: str | Path | None = None, **options: Any) -> Path:
+        """Draw the curves into a PNG; arguments and errors: :func:`srl.trials.plotting.plot_trials`.
+
+        Returns:
+            The file, by default ``plot.png`` in the trial directory.
+        """
+        from srl.trials.plotting import plot_trials
+
+        return plot_trials([self], path or self.path / "plot.png", **options)
+
     def __repr__(self) -> str:
         """What it is and how it went, in a few lines."""
         return f"Trial {self.path}\n" + "\n".join(text_table(*self._table())[1:])
