@@ -33,8 +33,9 @@ class ReinforceConfig(BaseModel):
     learning_rate: float = Field(default=0.01, description="Step size.")
     directory: str = Field(default="", description="Where each rank writes a line per update; empty = nowhere.")
     fault: str = Field(
-        default="", description="What goes wrong on rank 1 at version 2: nan, nan_agreed, raise, diverge or hang."
+        default="", description="What goes wrong once, on rank 1 at version 2: nan, nan_agreed, raise, diverge or hang."
     )
+    odd: bool = Field(default=False, description="Draw a first weight from a generator that differs between workers.")
 
 
 class Reinforce(AlgorithmPlugin):
@@ -56,7 +57,7 @@ class Reinforce(AlgorithmPlugin):
         """Two linear maps."""
         return PolicySpec(
             name=name,
-            module=f"{TRAINER}:LinearPolicy",
+            module=f"{TRAINER}:{'OddPolicy' if config.odd else 'LinearPolicy'}",
             acting=f"{Path(__file__)}:LinearActing",
             backend="numpy",
             observation=environment.observation,

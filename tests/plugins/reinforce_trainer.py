@@ -17,7 +17,7 @@ from srl.api.policy import PolicySpec
 
 
 class LinearPolicy(torch.nn.Module):
-    """Logits and a value; one weight is drawn from a global generator, which every worker seeds differently."""
+    """Logits and a value."""
 
     def __init__(self, spec: PolicySpec) -> None:
         super().__init__()
@@ -45,11 +45,13 @@ class ReinforceAlgorithm(Algorithm):
     def __init__(self, config: Any, trainer: Any) -> None:
         super().__init__(config, trainer)
         self.optimizer = trainer.optimizer(learning_rate=config.learning_rate, epsilon=1e-3, max_gradient_norm=0.5)
+        self._fault = config.fault
 
     def update(self, batch: Batch) -> dict[str, float]:
         """Sums over valid rows."""
         trainer = self.trainer
-        is_faulty = trainer.rank == 1 and trainer.version == 2
+        is_time = trainer.version == 2 and bool(self._fault)
+        fault, self._fault = (self._fault, "") if is_time else ("", self._fault)
         valid = batch["valid"]
         rows = int(valid.sum())
         observation = torch.from_numpy(batch["observation"][:-1][valid])
@@ -58,10 +60,8 @@ class ReinforceAlgorithm(Algorithm):
         logits, value = trainer.policy(observation)
         chosen = torch.log_softmax(logits, 1).gather(1, action[:, None])[:, 0]
         loss = (0.5 * (value - 1.0 - observation.sum(1)) ** 2 - good * chosen).sum()
-        if is_faulty:
-            loss = self._spoil(loss)
-        elif self.config.fault == "nan_agreed":
-            trainer.agree(None)
+        if fault:
+            loss = self._spoil(fault, loss)
         norm = trainer.step(self.optimizer, valid_count=rows, loss_sum=loss)
         total = trainer.reduce(rows)
         metrics = {"loss": trainer.reduce(float(loss.detach())) / total, "norm": norm, "rows": total}
@@ -69,17 +69,21 @@ class ReinforceAlgorithm(Algorithm):
         self._record(batch, rows, metrics)
         return metrics
 
-    def _spoil(self, loss: torch.Tensor) -> torch.Tensor:
-        match self.config.fault:
+    def _spoil(self, fault: str, loss: torch.Tensor) -> torch.Tensor:
+        is_here = self.trainer.rank == 1
+        if fault == "nan_agreed":
+            problem = NonFiniteError("a target is not finite", where="row 3", value=float("inf"))
+            self.trainer.agree(problem if is_here else None)
+        if not is_here:
+            return loss
+        match fault:
             case "nan":
                 return loss * float("nan")
-            case "nan_agreed":
-                self.trainer.agree(NonFiniteError("a target is not finite", where="row 3", value=float("inf")))
             case "raise":
                 raise ValueError("boom-47")
             case "diverge":
                 with torch.no_grad():
-                    self.trainer.policy.value.bias += 1.0
+                    self.trainer.policy.value.bias.add_(1.0)
             case "hang":
                 threading.Event().wait()
         return loss
