@@ -160,3 +160,14 @@ def test_only_truncated_rows_need_a_final_value():
     terminated, truncated = np.array([[1, 0, 1, 0]], bool), np.array([[0, 1, 1, 1]], bool)
     valid, final_row = np.array([[1, 1, 1, 0]], bool), np.array([[4, 2, 1, 0]], np.int32)
     assert final_rows_needed(terminated, truncated, valid, final_row).tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("terminated", "truncated", "expected"),
+    [([0, 0, 1], [0, 0, 0], 1.0), ([0, 0, 0], [0, 0, 1], 10.0), ([0, 0, 1], [0, 0, 1], 1.0)],
+)
+def test_every_kind_of_end_ends_the_episode(terminated, truncated, expected):
+    """Field case 16, for one agent: (term), (trunc) and both; r = 1, g = .9, V(final) = 10."""
+    advantage = gae([0, 0, 1], [0.0] * 3, terminated, truncated, final=[10], last=99, gamma=0.9, lam=1.0)
+    assert advantage[2] == pytest.approx(expected)
+    np.testing.assert_allclose(advantage, [0.81 * expected, 0.9 * expected, expected], rtol=1e-6)
