@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from srl.api.block import BlockHeader, trajectory_schema
-from srl.api.errors import NonFiniteError
+from srl.api.errors import NonFiniteError, StreamError
 from srl.api.experiment import Checkpoints, Stop
 from srl.api.spaces import ArraySpec
 from srl.system.checkpoint import newest_complete
+from srl.system.collective import Alone, RankLost, Vote
 from srl.system.flow.control import FlowControl
 from srl.system.parameters import ParameterLayout
 from srl.system.streams.in_process import InProcessTransport
@@ -99,11 +100,52 @@ class Sum:
         self.loaded = state
 
 
+class Urn:
+    """Where the votes of ranks in one process meet."""
+
+    def __init__(self, ranks):
+        self.ranks = ranks
+        self.rounds = []
+        self.lost = False
+
+
+class Ballot(Vote):
+    def __init__(self, urn, number):
+        self.urn, self.number = urn, number
+
+    def result(self):
+        if self.urn.lost:
+            raise RankLost("the connection to another trainer rank broke")
+        said = self.urn.rounds[self.number]
+        return np.stack([said[rank] for rank in sorted(said)]) if len(said) == self.urn.ranks else None
+
+
+class Voter(Alone):
+    """One rank; it can do nothing but vote."""
+
+    def __init__(self, urn, rank):
+        self.urn, self.rank, self.ranks = urn, rank, urn.ranks
+        self.number = 0
+
+    def vote(self, values):
+        if self.number == len(self.urn.rounds):
+            self.urn.rounds.append({})
+        self.urn.rounds[self.number][self.rank] = values.copy()
+        self.number += 1
+        return Ballot(self.urn, self.number - 1)
+
+    def wait_descriptors(self):
+        return [-7]
+
+
 class Bench:
     """A trainer with one producer whose blocks are written by the test."""
 
-    def __init__(self, root: Path, *, stop: Stop, blocks: int = 1, lag: int = 1, threaded=False, mode="stop", **save):
+    def __init__(
+        self, root: Path, *, stop: Stop, blocks: int = 1, lag: int = 1, threaded=False, mode="stop", voter=None, **save
+    ):
         self.transport = InProcessTransport()
+        rank = voter.rank if voter else 0
         slots = (lag + 2) * blocks
         consumer = self.transport.sample_consumer("samples", 0, SCHEMA, slots)
         self.flow = FlowControl(
@@ -118,12 +160,13 @@ class Bench:
         self.training = FakeTraining()
         self.algorithm = Sum(self.training)
         self.worker = TrainerWorker(
-            WorkerId("trainer", "trainer", 0),
+            WorkerId("trainer", "trainer", rank),
             self.intake,
-            self.transport.parameter_writer("main", 3),
+            None if rank else self.transport.parameter_writer("main", 3),
             self.training,
             self.algorithm,
             TrainerOptions(stop, Checkpoints(**save), root, 4, mode, "samples"),
+            voter,
         )
         self.producer = self.transport.sample_producer("samples", 0, SCHEMA, Producer(0, 0, 1))
         self.reader = self.transport.parameter_reader("main")
@@ -272,3 +315,135 @@ def test_with_a_thread_blocks_are_assembled_beside_training(bench):
         one.worker.poll()
     assert one.training.version == 20
     assert one.worker.report().counters["policy_lag_max"] <= 2
+
+
+@pytest.fixture
+def pair(bench):
+    """Two ranks and their urn."""
+
+    def make(**options):
+        urn = Urn(2)
+        return urn, *(bench(voter=Voter(urn, rank), **{"stop": Stop(updates=9), **options}) for rank in range(2))
+
+    return make
+
+
+def give_credits_back(one):
+    one.producer.poll()
+    while (credit := one.producer.take_credit(0)) is not None:
+        one.producer.give_back(credit, "shutdown")
+
+
+def test_no_rank_updates_before_all_ranks_have_their_blocks(pair):
+    _, first, second = pair()
+    first.send(1.0)
+    assert not first.worker.poll()  # it has voted
+    assert first.worker.wait_descriptors() == [-7]
+    assert not first.worker.poll()
+    assert first.training.version == second.training.version == 0
+    second.send(2.0)
+    assert second.worker.poll()
+    assert first.worker.poll()
+    assert (first.training.weight[0], second.training.weight[0]) == (8.0, 16.0)
+    assert first.worker.report().counters["env_steps"] == 16
+
+
+def test_of_what_ranks_have_in_common_only_the_first_speaks_and_saves(pair):
+    _, first, second = pair(interval_updates=1, stop=Stop(env_steps=16))
+    for one in (first, second):
+        one.send(1.0)
+    for one in (first, second, first):
+        one.worker.poll()
+    reports = [one.worker.report() for one in (first, second)]
+    assert reports[0].updates == [{"version": 1, "env_steps": 16, "loss": 0.5}]
+    assert reports[1].updates == []
+    common = {"env_steps", "frames", "updates", "gradient_steps", "policy_version", "updates_skipped"}
+    assert set(reports[0].counters) - set(reports[1].counters) == common
+    assert [report.counters["rows_trained"] for report in reports] == [8, 8]
+    assert [one.worker.finished() for one in (first, second)] == ["env_steps", "env_steps"]
+    assert first.reader.latest_version() == 1
+    assert second.reader.latest_version() == -1
+    root = first.worker._options.checkpoint_root
+    assert [path.name for path in root.iterdir()] == ["version-000000001"]
+    for one in (first, second):
+        one.worker.drain()
+        give_credits_back(one)
+        assert one.worker.drained()
+        assert one.worker.report().weights_sha256 == one.worker.weights_sha256()
+
+
+def test_a_resumed_rank_takes_up_what_rank_0_saved(pair):
+    _, first, second = pair()
+    for one in (first, second):
+        one.send(1.0)
+    for one in (first, second, first):
+        one.worker.poll()
+    for one in (first, second):
+        one.worker.drain()
+    for one in (first, second):
+        one.worker.poll()
+    _, *resumed = pair()
+    for one in resumed:
+        assert (one.training.version, one.training.weight[0]) == (1, 8.0)
+        assert one.worker._env_steps == 16
+
+
+def test_a_rank_that_drains_says_no_and_the_others_make_no_update(pair):
+    _, first, second = pair()
+    first.send(1.0)
+    second.worker.drain()
+    assert not second.worker.drained()  # it does not know yet whether the other has agreed to an update
+    assert not first.worker.poll()
+    assert not second.worker.poll()
+    assert first.training.version == 0
+    assert not first.worker.poll()  # no update follows, whatever arrives
+    first.worker.drain()
+    for one in (first, second):
+        give_credits_back(one)
+        assert one.worker.drained()
+    counters = first.worker.report().counters
+    assert (counters["blocks_in_flight"], counters["blocks_trained"]) == (1, 0)
+    assert newest_complete(first.worker._options.checkpoint_root).version == 0
+
+
+def test_an_update_that_all_have_agreed_to_is_made_even_if_a_rank_drains_meanwhile(pair):
+    _, first, second = pair()
+    for one in (first, second):
+        one.send(1.0)
+        one.worker.poll()
+    first.worker.drain()  # its vote was yes, and so was the other's
+    assert first.training.version == 1
+    assert second.worker.poll() or second.training.version == 1
+    second.worker.drain()
+    first.worker.poll()
+    assert newest_complete(first.worker._options.checkpoint_root).version == 1
+
+
+def test_ranks_in_different_states_are_found_out(pair):
+    _, first, second = pair()
+    second.training.weight[:] = 3.0
+    for one in (first, second):
+        one.send(1.0)
+    first.worker.poll()
+    with pytest.raises(StreamError, match="not in the same state") as caught:
+        second.worker.poll()
+    with pytest.raises(StreamError, match="not in the same state"):
+        first.worker.poll()
+    assert "[0, 3]" in caught.value.value
+
+
+def test_a_lost_rank_leaves_time_for_news_and_the_last_checkpoint(pair, monkeypatch):
+    urn, first, _ = pair()
+    first.send(1.0)
+    first.worker.poll()
+    urn.lost = True
+    assert not first.worker.poll()
+    assert not first.worker.poll()
+    assert newest_complete(first.worker._options.checkpoint_root).version == 0
+    assert "broke" in first.worker.report().messages[0]
+    first.worker.peer_gone(WorkerId("trainer", "trainer", 1))
+    monkeypatch.setattr("srl.system.workers.trainer.NEWS_SECONDS", 0.0)
+    with pytest.raises(RankLost, match="trainer/1"):
+        first.worker.poll()
+    first.worker.drain()
+    assert not first.worker.poll()

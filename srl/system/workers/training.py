@@ -163,18 +163,18 @@ class Training:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Around one ``update``: if it raises, weights, optimizers and counters are as before.
+        """Around one ``update``: if it raises, weights, buffers, optimizers and counters are as before.
 
         Weights that became infinite without any loss or gradient doing so raise :class:`NonFiniteError` too.
         """
-        weights = self._flat.weights.clone()
+        memory = self._flat.memory.clone()
         state = self.state()
         try:
             yield
             if not isfinite(float(self._flat.weights.sum())):
                 raise self._non_finite("weight", float("nan"))
         except BaseException:
-            self._flat.weights.copy_(weights)
+            self._flat.memory.copy_(memory)
             self.load_state(state)
             raise
 
