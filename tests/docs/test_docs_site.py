@@ -171,3 +171,12 @@ def test_site_names_nothing_of_the_machine_it_was_built_on(site):
         text = file.read_text(encoding="utf-8")
         assert str(docs_pages.PROJECT) not in text, file
         assert "/home/" not in text, file
+
+
+@pytest.mark.parametrize("name", ["index.md", "quick_start.md", "comparison.md"])
+def test_figures_of_speed_are_those_of_the_benchmarks(name):
+    """Every number of five digits and more that is quoted stands in the benchmarks' own table."""
+    quoted = set(re.findall(r"\b\d{2,3},\d{3}\b", docs_pages.pages()[name]))
+    measured = (docs_pages.PROJECT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    assert {figure for figure in quoted if figure not in measured} == set()
+    assert quoted or name != "index.md"

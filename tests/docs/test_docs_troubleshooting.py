@@ -47,6 +47,8 @@ STARTS_NOTHING = {
     "lockstep": ["cartpole_ppo", "lockstep=true", "stop.env_steps=null"],
     "transport": ["cartpole_ppo", "placement=fused", "transport=tcp"],
     "ring_groups": ["cartpole_ppo", "workers.actors.ring_groups=3"],
+    "ranks": ["check", "cartpole_ppo", "workers.trainer.count=2"],
+    "fused ranks": ["check", "cartpole_ppo", "workers.trainer.count=2", "placement=fused"],
     "memory": ["cartpole_ppo", "limits.memory_bytes=100000"],
     "network": ["check", "cartpole_ppo", "policies.main.network.type=nature_cnn"],
     "algorithm": ["cartpole_ppo", "policies.main.algorithm.type=sac"],
