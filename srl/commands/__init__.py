@@ -32,7 +32,9 @@ COMMANDS: Mapping[str, Command] = {
     "evaluate": Command("srl.commands.evaluate", "evaluate TRIAL", "score a trained policy"),
     "video": Command("srl.commands.video", "video TRIAL", "film a trained policy"),
     "plot": Command("srl.commands.plot", "plot TRIAL...", "curves as a PNG, mean and band over seeds"),
+    "export": Command("srl.commands.export", "export TRIAL", "ONNX and TorchScript, checked"),
     "compare": Command("srl.commands.compare", "compare TRIAL...", "trials side by side, and what differs"),
+    "completion": Command("srl.commands.completion", "completion SHELL", "complete words with the tab key"),
 }
 RUN = "srl.commands.run"
 """What ``srl-run`` does without a sub-command."""

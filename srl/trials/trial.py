@@ -12,6 +12,7 @@ from srl.trials.metrics import Metrics
 from srl.trials.tables import html_table, text_table
 
 if TYPE_CHECKING:
+    from srl.trials.exporting import Exported
     from srl.trials.policy import LoadedPolicy
 
 
@@ -124,6 +125,23 @@ class Trial:
         from srl.trials.video import make_video
 
         return make_video(self.path, path, episodes=episodes, checkpoint=checkpoint, policy=policy, seed=seed).path
+
+    def export(
+        self,
+        directory: str | Path | None = None,
+        *,
+        formats: tuple[str, ...] = ("onnx", "torchscript"),
+        checkpoint: str | None = None,
+        policy: str | None = None,
+    ) -> Exported:
+        """Write the policy for other programs; arguments and errors: :func:`srl.trials.exporting.export_policy`.
+
+        Returns:
+            The files, by default in ``export-VERSION`` in the trial directory.
+        """
+        from srl.trials.exporting import export_policy
+
+        return export_policy(self.path, directory, formats=formats, checkpoint=checkpoint, policy=policy)
 
     def plot(self, path: str | Path | None = None, **options: Any) -> Path:
         """Draw the curves into a PNG; arguments and errors: :func:`srl.trials.plotting.plot_trials`.
