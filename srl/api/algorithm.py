@@ -117,6 +117,9 @@ class TrainerContext(Protocol):
             NonFiniteError: Loss or gradient is NaN or infinite; weights are left unchanged.
         """
 
+    def to_device(self, values: NDArray[Any] | torch.Tensor) -> torch.Tensor:
+        """Host memory on ``device``: aliased on the CPU, through pinned memory and beside computation on a GPU."""
+
     def reduce(self, value: float, op: Literal["sum", "max", "min"] = "sum") -> float:
         """A number combined over all trainer ranks."""
 

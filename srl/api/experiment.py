@@ -14,6 +14,12 @@ from srl.api.importing import target_of
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_\-]*$", max_length=64)]
 Device = Annotated[str, Field(pattern=r"^(cpu|mps|cuda(:\d+)?)$")]
+DEVICE = (
+    "torch device: cpu, cuda, cuda:N or mps. cuda = GPU 0, or with several workers one after the other over all GPUs."
+)
+GPU_MEMORY_FRACTION = (
+    "Share of its GPU's memory that a worker may take, so that several share one GPU; null = no bound."
+)
 
 
 class Model(BaseModel):
@@ -126,7 +132,8 @@ class PolicyGroup(Model):
     count: int = Field(default=1, ge=1, description="Number of policy workers.")
     serves: Name = Field(description="The inference stream.")
     threads: int = Field(default=1, ge=1, description="Threads per worker.")
-    device: Device = Field(default="cpu", description="torch device: cpu, cuda, cuda:N or mps.")
+    device: Device = Field(default="cpu", description=DEVICE)
+    gpu_memory_fraction: float | None = Field(default=None, gt=0, le=1, description=GPU_MEMORY_FRACTION)
 
 
 class TrainerGroup(Model):
@@ -137,7 +144,8 @@ class TrainerGroup(Model):
     policy: Name = Field(description="The policy it trains; every policy has exactly one trainer group.")
     samples: Name = Field(description="Sample stream it consumes.")
     threads: int = Field(default=1, ge=1, description="Threads per worker.")
-    device: Device = Field(default="cpu", description="torch device: cpu, cuda, cuda:N or mps.")
+    device: Device = Field(default="cpu", description=DEVICE)
+    gpu_memory_fraction: float | None = Field(default=None, gt=0, le=1, description=GPU_MEMORY_FRACTION)
 
 
 class EvaluatorGroup(Model):

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from srl.api.block import FieldSpec
+from srl.api.errors import UsageError
 from srl.api.spaces import ArraySpec, SpaceSpec
 
 ActionTransform = Literal["none", "clip", "tanh_affine", "affine"]
@@ -144,6 +145,26 @@ class ActingPolicy(ABC):
 
     def __init__(self, spec: PolicySpec) -> None:
         self.spec = spec
+
+    def to(self, device: str) -> None:
+        """Compute on a device from now on; called once, before the first :meth:`load`.
+
+        What computes with torch overrides this; here only the CPU is accepted.
+
+        Args:
+            device: torch device name, such as ``cpu`` or ``cuda:0``.
+
+        Raises:
+            UsageError: It cannot compute there.
+        """
+        if device != "cpu":
+            raise UsageError(
+                "this acting policy computes on the CPU only",
+                where=f"policies.{self.spec.name}",
+                value=device,
+                expected="device: cpu for the policy workers",
+                hint=f"'{self.spec.acting}' has no method 'to'.",
+            )
 
     @abstractmethod
     def load(self, parameters: Mapping[str, NDArray[Any]]) -> None:

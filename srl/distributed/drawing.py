@@ -77,20 +77,26 @@ def _evaluators(graph: ResolvedGraph) -> str:
 
 def _worker_line(graph: ResolvedGraph, name: str, group: Group) -> str:
     threads = f"{group.threads} thread{'s' if group.threads > 1 else ''} each"
-    return f"[{name}] {group.count} x {group.kind}: {_details(graph, group)}, {threads}"
+    return f"[{name}] {group.count} x {group.kind}: {_details(graph, name, group)}, {threads}"
 
 
-def _details(graph: ResolvedGraph, group: Group) -> str:
+def _details(graph: ResolvedGraph, name: str, group: Group) -> str:
     if isinstance(group, ActorGroup):
         per_group = group.environments // group.ring_groups
         return f"{group.environments} environments in {group.ring_groups} ring group(s) of {per_group}"
     if isinstance(group, TrainerGroup):
         algorithm = graph.experiment.policies[group.policy].algorithm.type
-        return f"{algorithm} trains policy {group.policy} on {group.device}"
+        return f"{algorithm} trains policy {group.policy} on {_devices(graph, name)}"
     if isinstance(group, EvaluatorGroup):
         every = f"every {group.interval_env_steps:,} env steps" if group.interval_env_steps else "at the end"
         return f"{group.episodes} episodes of policy {group.policy} {every}"
-    return f"on {group.device}"
+    return f"on {_devices(graph, name)}"
+
+
+def _devices(graph: ResolvedGraph, group: str) -> str:
+    """The devices of a group's workers, each named once."""
+    own = [graph.devices[worker.name] for worker in graph.workers if worker.group == group]
+    return ", ".join(dict.fromkeys(own))
 
 
 def _footer(graph: ResolvedGraph) -> str:

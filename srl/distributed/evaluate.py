@@ -171,7 +171,7 @@ def _policy_spec(directory: TrialDirectory, experiment: Experiment, name: str) -
     stored = directory.read_policies()
     if stored is not None and name in stored[1]:
         return PolicySpec.from_dict(stored[1][name])
-    return resolve(experiment, probe_environment(experiment)).policies[name]
+    return resolve(experiment, probe_environment(experiment), devices=None).policies[name]
 
 
 def _seeds(root: int, count: int) -> list[int]:

@@ -18,6 +18,16 @@ from srl.api.errors import ExperimentError, SRLError
 from srl.api.experiment import Experiment, SampleStream, TrainerGroup
 from srl.api.policy import PolicySpec
 from srl.api.structure import Feed, feeds, structure_problems
+from srl.distributed.devices import (
+    CPU,
+    DeviceReader,
+    DeviceTable,
+    acting_device_problems,
+    device_problems,
+    device_table,
+    needs_devices,
+    worker_devices,
+)
 from srl.distributed.memory import MemoryReader, Need, Room, available_memory, memory_problem
 from srl.distributed.policy_checks import requirements_of
 from srl.distributed.validation import agent_problems, algorithm_config, algorithm_plugins, policy_specs
@@ -48,6 +58,7 @@ class ResolvedGraph:
         room: Memory there is.
         cores: Cores this process may use.
         cautions: What the algorithms warn of.
+        devices: Worker name to torch device, of trainer and policy workers.
     """
 
     experiment: Experiment
@@ -64,6 +75,7 @@ class ResolvedGraph:
     room: Room
     cores: int
     cautions: tuple[str, ...]
+    devices: Mapping[str, str]
 
     def assignment(self, worker: WorkerId, trial_dir: Path | str, resume_from: str | None = None) -> Assignment:
         """What one worker is told, without endpoints and descriptors.
@@ -83,6 +95,7 @@ class ResolvedGraph:
             trial_dir=str(trial_dir),
             transport=self.transport,
             resume_from=resume_from,
+            device=self.devices.get(worker.name, CPU),
         )
 
 
@@ -94,6 +107,7 @@ def resolve(
     transport: Literal["auto", "in_process", "shared_memory", "tcp"] | None = None,
     cores: int | None = None,
     memory: MemoryReader = available_memory,
+    devices: DeviceReader | None = device_table,
 ) -> ResolvedGraph:
     """Resolve and check a graph.
 
@@ -104,6 +118,8 @@ def resolve(
         transport: In place of the experiment's.
         cores: Cores to plan for; those this process may use if ``None``.
         memory: Reads how much memory there is.
+        devices: Reads which devices there are, where any worker needs another than the CPU; ``None`` = nothing is to
+            run here, and whether its devices are here is not looked at.
 
     Raises:
         ExperimentError: With every problem found, each with its key path and what to do.
@@ -114,7 +130,11 @@ def resolve(
     problems = structure_problems(experiment)
     plugins, unknown = algorithm_plugins(experiment)
     policies, misfits = policy_specs(experiment, plugins, environment)
+    table = devices() if devices is not None and needs_devices(experiment) else DeviceTable()
+    if devices is not None:
+        problems += device_problems(experiment, table)
     problems += [*unknown, *misfits, *agent_problems(experiment, environment)]
+    problems += acting_device_problems(experiment, policies)
     if problems:
         raise ExperimentError(problems, experiment.name)
     requirements = {
@@ -148,6 +168,7 @@ def resolve(
         room=room,
         cores=cores,
         cautions=_cautions(experiment, plugins, streams, schemas),
+        devices=worker_devices(experiment, table),
     )
 
 

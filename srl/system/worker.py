@@ -56,6 +56,7 @@ class Assignment:
         trial_dir: Directory of the trial.
         resume_from: Checkpoint directory to start from, or ``None``.
         transport: ``in_process``, ``shared_memory`` or ``tcp``.
+        device: torch device that it computes on (trainer and policy workers).
     """
 
     worker: WorkerId
@@ -69,6 +70,7 @@ class Assignment:
     endpoints: dict[str, str] = field(default_factory=dict)
     descriptors: dict[str, int] = field(default_factory=dict)
     resume_from: str | None = None
+    device: str = "cpu"
 
 
 class Worker(ABC):

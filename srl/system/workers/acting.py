@@ -24,15 +24,21 @@ class VersionedPolicy:
         spec: The policy.
         reader: Where its weights come from; closed by :meth:`close`.
         timeout_seconds: Bound on the wait for a version that is not published yet.
+        device: torch device to compute on.
+
+    Raises:
+        UsageError: The policy cannot compute there.
     """
 
-    def __init__(self, spec: PolicySpec, reader: ParameterReader, timeout_seconds: float) -> None:
+    def __init__(self, spec: PolicySpec, reader: ParameterReader, timeout_seconds: float, device: str = "cpu") -> None:
         self.version = -1
         self._spec = spec
         self._reader = reader
         self._timeout_seconds = timeout_seconds
         self._arrays: dict[str, NDArray[Any]] = {}
         self._acting = build_acting(spec)
+        if device != "cpu":
+            self._acting.to(device)
 
     def use(self, min_version: int, exact: bool) -> int:
         """Make sure that the weights in use are ``min_version`` or newer (``exact``: just that one).

@@ -51,11 +51,11 @@ class Site:
         """Block schema of a sample stream."""
         return BlockSchema.from_dict(self.assignment.schemas[stream])
 
-    def versioned(self, policy: str) -> VersionedPolicy:
+    def versioned(self, policy: str, device: str = "cpu") -> VersionedPolicy:
         """An acting policy that follows the published weights."""
         limits = self.experiment.limits
         reader = self.transport.parameter_reader(policy)
-        return VersionedPolicy(self.policy(policy), reader, limits.connect_seconds)
+        return VersionedPolicy(self.policy(policy), reader, limits.connect_seconds, device)
 
     def make_environment(self, count: int, ring_group: int = 0) -> VectorEnvironment:
         """``count`` environments with seeds of their own; called in actors and evaluators only."""
@@ -151,9 +151,9 @@ def _policy_worker(site: Site) -> Worker:
     samples = _samples_beside(site, group.serves)
     spec = site.policy(stream.policy)
     server = site.transport.inference_server(group.serves, site.worker.index, site.schema(samples), spec, samples)
-    return PolicyWorker(
-        site.worker, server, site.versioned(stream.policy), spec, edge=group.serves, lockstep=site.experiment.lockstep
-    )
+    _claim_device(site, group)
+    policy = site.versioned(stream.policy, site.assignment.device)
+    return PolicyWorker(site.worker, server, policy, spec, edge=group.serves, lockstep=site.experiment.lockstep)
 
 
 def _samples_beside(site: Site, inference: str) -> str:
@@ -179,8 +179,11 @@ def _trainer(site: Site) -> Worker:
     plugin = algorithm_plugin(site.experiment.policies[group.policy].algorithm.type)
     config = plugin.config.model_validate(site.experiment.policies[group.policy].algorithm.options)
     extra = {ENV_STEPS_FIELD: ((1,), "int64")}
+    _claim_device(site, group)
     collective = _collective(site, group)
-    training = Training(spec, seed=site.experiment.seed, device=group.device, collective=collective, extra=extra)
+    training = Training(
+        spec, seed=site.experiment.seed, device=site.assignment.device, collective=collective, extra=extra
+    )
     algorithm = build_algorithm(plugin, config, training, group.policy)
     rank, lag, blocks = site.worker.index, flow["max_policy_lag"], flow["blocks_per_update"] // flow["ranks"]
     intake = Intake(
@@ -211,6 +214,13 @@ def _trainer(site: Site) -> Worker:
     return TrainerWorker(site.worker, intake, writer, training, algorithm, options, collective)
 
 
+def _claim_device(site: Site, group: TrainerGroup | PolicyGroup) -> None:
+    if site.assignment.device != "cpu":
+        from srl.system.workers.staging import claim_device
+
+        claim_device(site.assignment.device, group.gpu_memory_fraction)
+
+
 def _collective(site: Site, group: TrainerGroup) -> Collective:
     if group.count == 1:
         return Alone()
@@ -229,7 +239,7 @@ def _collective(site: Site, group: TrainerGroup) -> Collective:
         # Whoever hangs is to be found out, and killed, by the controller first: it can say why.
         silence_seconds=limits.heartbeat_seconds + limits.shutdown_seconds,
     )
-    return ProcessGroup(meeting, torch.device(group.device))
+    return ProcessGroup(meeting, torch.device(site.assignment.device))
 
 
 def _evaluator(site: Site) -> Worker:

@@ -12,6 +12,7 @@ from torch import nn
 
 from srl.api.errors import UsageError
 from srl.system.parameters import ParameterLayout
+from srl.system.workers.staging import Staging
 
 TAIL = 16
 """Numbers behind the gradients in the message that is summed over ranks: counts and flags."""
@@ -28,6 +29,7 @@ class FlatModule:
     Args:
         module: On its device; its parameters become views.
         extra: Further arrays to publish with the weights: name to (shape, dtype name).
+        staging: Brings the buffer to host memory.
 
     Attributes:
         layout: Where everything lies.
@@ -40,7 +42,7 @@ class FlatModule:
         UsageError: A parameter is not float32.
     """
 
-    def __init__(self, module: nn.Module, extra: ArrayShapes) -> None:
+    def __init__(self, module: nn.Module, extra: ArrayShapes, staging: Staging) -> None:
         parameters = dict(module.named_parameters())
         buffers = dict(module.named_buffers())
         for name, parameter in parameters.items():
@@ -53,6 +55,7 @@ class FlatModule:
                 )
         arrays = {name: _shape(tensor) for name, tensor in {**parameters, **buffers}.items()}
         self._extra = frozenset(extra)
+        self._staging = staging
         self.layout = ParameterLayout.of({**arrays, **extra})
         device = next(iter(parameters.values())).device
         self.memory = torch.zeros(self.layout.size_bytes, dtype=torch.uint8, device=device)
@@ -71,9 +74,8 @@ class FlatModule:
                 buffer.data = self._views[name]
 
     def bytes(self) -> NDArray[np.uint8]:
-        """The whole buffer, ``uint8[layout.size_bytes]``: aliased on the CPU, a copy from another device."""
-        array: NDArray[np.uint8] = self.memory.cpu().numpy()
-        return array
+        """The whole buffer, ``uint8[layout.size_bytes]``: aliased on the CPU, else valid until the next call."""
+        return self._staging.to_host(self.memory)
 
     def checksum(self) -> int:
         """Sum of the buffer's 64-bit words, modulo 2**64: equal on ranks whose weights are equal bit for bit."""

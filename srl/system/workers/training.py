@@ -18,6 +18,7 @@ from srl.system.parameters import ParameterLayout
 from srl.system.seeding import generator, module_seed
 from srl.system.workers.algorithm_check import make_module
 from srl.system.workers.flat import ArrayShapes, FlatAdam, FlatModule
+from srl.system.workers.staging import Staging
 
 COUNT_BASE = 4096
 """Counts travel as two float32 digits of this base, each of which is exact."""
@@ -72,13 +73,14 @@ class Training:
         self.spec = spec
         self.device = torch.device(device)
         self.policy = build_module(spec, seed).to(self.device)
+        self._staging = Staging(self.device)
         self.version = 0
         self._collective = collective or Alone()
         self.rank, self.ranks = self._collective.rank, self._collective.ranks
         self.progress = 0.0
         self.gradient_steps = 0
         self.generator = generator(seed, f"trainer/{spec.name}", 0)
-        self._flat = FlatModule(self.policy, extra or {})
+        self._flat = FlatModule(self.policy, extra or {}, self._staging)
         self._optimizers: list[FlatAdam] = []
 
     @property
@@ -121,6 +123,10 @@ class Training:
         optimizer.apply()
         self.gradient_steps += 1
         return norm
+
+    def to_device(self, values: NDArray[Any] | torch.Tensor) -> torch.Tensor:
+        """``values`` on the trainer's device; see :meth:`srl.api.algorithm.TrainerContext.to_device`."""
+        return self._staging.to_device(values)
 
     def reduce(self, value: float, op: Operation = "sum") -> float:
         """A number combined over all ranks."""
