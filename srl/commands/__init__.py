@@ -35,6 +35,7 @@ COMMANDS: Mapping[str, Command] = {
     "export": Command("srl.commands.export", "export TRIAL", "ONNX and TorchScript, checked"),
     "compare": Command("srl.commands.compare", "compare TRIAL...", "trials side by side, and what differs"),
     "completion": Command("srl.commands.completion", "completion SHELL", "complete words with the tab key"),
+    "new": Command("srl.commands.new", "new KIND NAME", "write a skeleton: an algorithm, environment or experiment"),
 }
 RUN = "srl.commands.run"
 """What ``srl-run`` does without a sub-command."""

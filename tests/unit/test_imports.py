@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "environments": ("environments", "api"),
     "distributed": ("distributed", "api", "system"),
     "experiments": ANYTHING,
+    "templates": ("api", "algorithms", "environments"),
     **dict.fromkeys(FRONT, ANYTHING),
     "__init__": ("trials",),
 }

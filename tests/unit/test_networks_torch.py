@@ -414,6 +414,11 @@ def test_workspaces_of_many_batch_sizes_do_not_mix():
         np.testing.assert_allclose(value[:, 0], expected_value.detach(), atol=1e-5)
 
 
+def test_the_mlp_takes_no_rows():
+    outputs, value = build(VECTOR)(torch.zeros(0, 3))
+    assert (outputs.shape, value.shape) == ((0, 4), (0,))
+
+
 def test_gradients_of_an_overwritten_pass_are_refused():
     module = build(VECTOR)
     first = module(torch.ones(5, 3))

@@ -141,7 +141,7 @@ class _Storage:
     """Arrays for any batch size, in memory that is allocated once per growth."""
 
     shapes: Any
-    capacity: int = 0
+    capacity: int = -1
     memory: list[Array] = field(default_factory=list)
     known: dict[int, list[Array]] = field(default_factory=dict)
 
