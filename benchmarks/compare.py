@@ -99,7 +99,12 @@ def run_once(system: System, env_steps: int, seed: int, timeout_seconds: float) 
             raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
         metrics = Path(directory) / "trial" / "metrics.jsonl"
         if metrics.exists():
-            measured = {"env_steps_per_second": steady_rate(metrics.read_text())}
+            summary = json.loads((Path(directory) / "trial" / "summary.json").read_text())
+            shares = {name: worker["shares"] for name, worker in summary["workers"].items()}
+            measured = {
+                "env_steps_per_second": steady_rate(metrics.read_text()),
+                "shares": shares.get("trainer/0", {}),
+            }
         else:
             measured = json.loads(done.stdout.strip().splitlines()[-1])
         return {**measured, "process_seconds": wall, "load_before": load}

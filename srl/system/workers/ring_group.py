@@ -91,7 +91,7 @@ class RingGroup:
     def begin(self, credit: Credit, block: Block) -> None:
         """A new block for ``credit``: row 0 is where the block before ended."""
         self.credit, self.block, self.row = credit, block, 0
-        self._rows = self._views.of(credit.slot, block)
+        self._rows = self._views.of(credit, block)
         self._versions = {}
         self._finals = 0
         block["observation"][0] = self._carry.observation

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from srl.api.block import Block
 from srl.api.environment import EnvironmentSpec, StepOutput
 from srl.api.policy import ActInput, ActOutput, PolicySpec
+from srl.system.streams.interface import Credit
 from srl.system.workers.finite import FiniteGuard, RowCheck
 from srl.system.workers.recurrent import RecurrentState
 
@@ -65,15 +66,16 @@ class BlockRows:
         self._noise = noise
         self._memory = memory
         self._guard = guard
-        self._known: dict[int, tuple[Block, list[RowViews]]] = {}
+        self._known: dict[tuple[int, int], tuple[Block, list[RowViews]]] = {}
 
-    def of(self, slot: int, block: Block) -> list[RowViews]:
-        """Views on rows 0 to T-1 of the block in a slot."""
-        known = self._known.get(slot)
+    def of(self, credit: Credit, block: Block) -> list[RowViews]:
+        """Views on rows 0 to T-1 of the block of a credit."""
+        place = credit.rank, credit.slot
+        known = self._known.get(place)
         if known is not None and known[0] is block:
             return known[1]
         rows = [self._view(block, row) for row in range(block.schema.rows)]
-        self._known[slot] = (block, rows)
+        self._known[place] = (block, rows)
         return rows
 
     def _view(self, block: Block, row: int) -> RowViews:
