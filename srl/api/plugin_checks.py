@@ -6,6 +6,7 @@ The base classes say what a plugin must have; a missing method would otherwise s
 from __future__ import annotations
 
 import inspect
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,7 +33,11 @@ def check_class(value: Any, base: type[Any], what: str, target: str, where: str 
     """
     if not (isinstance(value, type) and issubclass(value, base)):
         raise PluginError(
-            f"not a {what}", where=where, value=target, expected=f"a subclass of {_name(base)}", hint=_defined(value)
+            f"not {'an' if what[0] in 'aeiou' else 'a'} {what}",
+            where=where,
+            value=target,
+            expected=f"a subclass of {_name(base)}",
+            hint=_defined(value),
         )
     missing = sorted(getattr(value, "__abstractmethods__", ()))
     if missing:
@@ -64,12 +69,13 @@ def load_class(target: str, base: type[Any], what: str, where: str = "") -> Any:
     return value
 
 
-def failure(doing: str, error: BaseException, where: str = "", expected: str = "") -> PluginError:
+def failure(doing: str, error: BaseException, owner: Any, where: str = "", expected: str = "") -> PluginError:
     """The error for what a plugin raised, with the place; raise it from the original, which keeps the traceback.
 
     Args:
         doing: What the plugin was to do, such as ``policy_spec() of 'my.module:Mine'``.
         error: What it raised.
+        owner: The plugin's class or function; the innermost line in its file is named.
         where: Key path for messages.
         expected: What it should have done.
     """
@@ -77,7 +83,7 @@ def failure(doing: str, error: BaseException, where: str = "", expected: str = "
         f"{doing} raised {type(error).__name__}: {error}",
         where=where,
         expected=expected,
-        hint=f"Raised at {place_of(error)}",
+        hint=f"Raised at {_place_in(error, owner)}",
     )
 
 
@@ -87,6 +93,16 @@ def definition(value: Any) -> str:
         return f"{inspect.getsourcefile(value)}:{inspect.getsourcelines(value)[1]}"
     except (TypeError, OSError):
         return ""
+
+
+def _place_in(error: BaseException, owner: Any) -> str:
+    """The innermost line of the owner's file that an exception went through; of any file if of none there."""
+    try:
+        file = inspect.getsourcefile(owner)
+    except TypeError:
+        file = None
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    return f"{file}:{lines[-1]}" if lines else place_of(error)
 
 
 def _misfits(value: type[Any], base: type[Any]) -> Iterator[tuple[str, str]]:

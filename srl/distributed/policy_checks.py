@@ -35,7 +35,7 @@ def policy_spec_of(
     except SRLError:
         raise
     except Exception as error:
-        raise failure(doing, error, where) from error
+        raise failure(doing, error, plugin, where) from error
     if not isinstance(spec, PolicySpec):
         raise _something_else(spec, PolicySpec, plugin, doing, where)
     return spec
@@ -53,7 +53,7 @@ def requirements_of(plugin: type[AlgorithmPlugin], config: Any, where: str) -> D
     except SRLError:
         raise
     except Exception as error:
-        raise failure(doing, error, where) from error
+        raise failure(doing, error, plugin, where) from error
     if not isinstance(requirements, DataRequirements):
         raise _something_else(requirements, DataRequirements, plugin, doing, where)
     return requirements

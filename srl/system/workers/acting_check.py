@@ -35,7 +35,7 @@ def build_acting(spec: PolicySpec) -> ActingPolicy:
     except SRLError:
         raise
     except Exception as error:
-        raise failure(f"building the acting policy '{spec.acting}'", error, where) from error
+        raise failure(f"building the acting policy '{spec.acting}'", error, policy, where) from error
 
 
 def load_checked(acting: ActingPolicy, spec: PolicySpec, parameters: Mapping[str, NDArray[Any]]) -> None:
@@ -56,7 +56,7 @@ def load_checked(acting: ActingPolicy, spec: PolicySpec, parameters: Mapping[str
         raise
     except Exception as error:
         expected = f"to take over {', '.join(list(parameters)[:12])}"
-        raise failure(f"load() of the acting policy '{spec.acting}'", error, where, expected) from error
+        raise failure(f"load() of the acting policy '{spec.acting}'", error, type(acting), where, expected) from error
     for deterministic in (False, True):
         _try(acting, spec, deterministic)
 
@@ -86,7 +86,7 @@ def _try(acting: ActingPolicy, spec: PolicySpec, deterministic: bool) -> None:
     except SRLError:
         raise
     except Exception as error:
-        raise failure(doing, error, where, f"for {COLUMNS} rows, {_described(forms)}") from error
+        raise failure(doing, error, type(acting), where, f"for {COLUMNS} rows, {_described(forms)}") from error
     for problem, expected in (
         *_replaced(arrays, out),
         *_changed(asked, batch),

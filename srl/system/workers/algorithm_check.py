@@ -33,7 +33,7 @@ def build_algorithm(plugin: type[AlgorithmPlugin], config: Any, trainer: Trainer
     except SRLError:
         raise
     except Exception as error:
-        raise failure(f"building the algorithm '{target}'", error, where) from error
+        raise failure(f"building the algorithm '{target}'", error, algorithm, where) from error
 
 
 def make_module(spec: PolicySpec) -> torch.nn.Module:
@@ -50,7 +50,7 @@ def make_module(spec: PolicySpec) -> torch.nn.Module:
     except SRLError:
         raise
     except Exception as error:
-        raise failure(f"building the module '{spec.module}'", error, where) from error
+        raise failure(f"building the module '{spec.module}'", error, factory, where) from error
     place = definition(factory)
     hint = f"Defined at {place}" if place else ""
     if not isinstance(module, torch.nn.Module):
