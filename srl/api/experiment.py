@@ -140,7 +140,9 @@ class TrainerGroup(Model):
     """Workers that make gradient steps and publish weights."""
 
     kind: Literal["trainer"] = "trainer"
-    count: int = Field(default=1, ge=1, description="Number of data-parallel ranks.")
+    count: int = Field(
+        default=1, ge=1, description="Number of trainer ranks: an update's blocks are dealt evenly over them."
+    )
     policy: Name = Field(description="The policy it trains; every policy has exactly one trainer group.")
     samples: Name = Field(description="Sample stream it consumes.")
     threads: int = Field(default=1, ge=1, description="Threads per worker.")

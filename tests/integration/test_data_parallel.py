@@ -96,6 +96,28 @@ def test_budgets_and_accounts_are_global_and_counted_once(in_lockstep: Any, name
     assert metrics[-1]["env_steps"] == summary["env_steps"]
 
 
+def test_so_does_ppo_with_minibatches_epochs_and_normalisers(trial_run: Any) -> None:
+    algorithm = "{type: ppo, rows: 64, minibatch_rows: 128, epochs: 2, normalize_observations: true}"
+    trials = [
+        start(
+            trial_run,
+            f"policies.main.algorithm={algorithm}",
+            "lockstep=true",
+            "stop.updates=8",
+            f"workers.trainer.count={count}",
+        )
+        for count in (1, 2)
+    ]
+    one, two = (trial.finish(90).check() for trial in trials)
+    found = weights(two)
+    for name, array in weights(one).items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-6, err_msg=name)
+    assert set(digests(two).values()) == {two.summary["weights_sha256"]}
+    for key in ("env_steps", "updates", "gradient_steps"):
+        assert one.summary[key] == two.summary[key]
+    assert one.summary["gradient_steps"] > 2 * 8
+
+
 def test_without_lockstep_and_with_policy_workers_everything_is_accounted_for(trial_run: Any, tmp_path: Path) -> None:
     """Three actors for two ranks; the first weights come from a generator that is another one in each process."""
     ended = trial_run(
