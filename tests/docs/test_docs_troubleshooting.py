@@ -36,7 +36,7 @@ FILES = {
 }
 
 STARTS_NOTHING = {
-    "experiment": ["cartpol_ppo"],
+    "experiment": ["atari_pong"],
     "command": ["chekc", "cartpole_ppo"],
     "typos": ["check", "typo.yaml"],
     "override": ["cartpole_ppo", "stop.env_step=3"],
@@ -49,6 +49,7 @@ STARTS_NOTHING = {
     "ring_groups": ["cartpole_ppo", "workers.actors.ring_groups=3"],
     "ranks": ["check", "cartpole_ppo", "workers.trainer.count=2"],
     "fused ranks": ["check", "cartpole_ppo", "workers.trainer.count=2", "placement=fused"],
+    "no GPU's memory": ["check", "cartpole_ppo", "workers.trainer.gpu_memory_fraction=0.5"],
     "memory": ["cartpole_ppo", "limits.memory_bytes=100000"],
     "network": ["check", "cartpole_ppo", "policies.main.network.type=nature_cnn"],
     "algorithm": ["cartpole_ppo", "policies.main.algorithm.type=sac"],
@@ -142,6 +143,17 @@ def trial_of(name: str, words: list[str]) -> list[str]:
     return ["--algorithm", "ppo", "--environment", environment, *few, *words]
 
 
+def test_message_of_a_missing_device(directory, capsys, monkeypatch, shown, produced):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    cli.main(["check", "cartpole_ppo", "workers.trainer.device=cuda"])
+    text = normal(message(capsys.readouterr().err))
+    produced.add(text)
+    assert text in shown
+
+
 @pytest.mark.parametrize("name", FAILS_HERE)
 def test_message_of_a_failed_trial(name, directory, capsys, shown, produced):
     assert cli.main([*trial_of(name, FAILS_HERE[name]), "--placement", "fused", "--trial-dir", "trial"]) == 1
@@ -173,5 +185,5 @@ def test_message_about_a_checkpoint(directory, capsys, shown, produced):
 
 
 def test_every_message_of_the_page_was_made(shown, produced):
-    assert len(produced) == len(STARTS_NOTHING) + len(FAILS_HERE) + len(FAILS_ELSEWHERE) + 2, "run the whole file"
+    assert len(produced) == len(STARTS_NOTHING) + len(FAILS_HERE) + len(FAILS_ELSEWHERE) + 3, "run the whole file"
     assert shown - produced == set()
