@@ -365,3 +365,41 @@ def policy_spec_for() -> Callable[..., Any]:
         )
 
     return make
+
+
+@pytest.fixture
+def untrained_trial(tmp_path: Path) -> Callable[..., Path]:
+    """Makes a trial directory with one checkpoint, without training: ``untrained_trial(experiment) -> path``.
+
+    All weights and statistics are moved away from where they begin, so that decisions are far from one another.
+    """
+    import numpy as np
+
+    from srl.api.loading import resolved_yaml
+    from srl.api.registry import environment_factory
+    from srl.distributed.graph import resolve
+    from srl.system.checkpoint import save_checkpoint
+    from srl.system.trial import TrialDirectory
+    from srl.system.workers.training import Training
+
+    def make(experiment: Any, name: str = "trial", version: int = 1, seed: int = 0) -> Path:
+        graph = resolve(experiment, environment_factory(experiment.model_dump(mode="json")["environment"]).probe())
+        trial = TrialDirectory.create(experiment, tmp_path / name)
+        trial.write_experiment(resolved_yaml(experiment))
+        trial.write_policies(
+            graph.environment.to_dict(), {name: spec.to_dict() for name, spec in graph.policies.items()}
+        )
+        (spec,) = graph.policies.values()
+        training = Training(spec, seed=experiment.seed)
+        generator = np.random.default_rng(seed)
+        weights = {}
+        for key, array in training.layout.views(training.flat_weights()).items():
+            moved = array + generator.normal(0.0, 0.1, array.shape)
+            positive = key.endswith(("count", "m2", "moments"))
+            weights[key] = (np.abs(moved) + 1.0 if positive else moved).astype(array.dtype)
+        save_checkpoint(
+            trial.checkpoints, version=version, weights=weights, state={}, counters={"env_steps": 10 * version}
+        )
+        return trial.path
+
+    return make

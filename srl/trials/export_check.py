@@ -17,6 +17,7 @@ from srl.system.decisions import new_input, new_output
 SIZES = (2, 1, 64)
 """Batch sizes; the first one is what a module is traced with."""
 ROUNDS = 4
+NEXT_STATE = "next_state"
 
 
 @dataclass(frozen=True)
@@ -64,15 +65,20 @@ def expected_outputs(spec: PolicySpec, acting: ActingPolicy, batch: Batch) -> di
         f"action.{leaf.path}" if leaf.path else "action": leaf.of(action) + _starts(leaf.space)
         for leaf in spec.action.leaves()
     }
-    return outputs if out.state is None else {**outputs, "state": out.state}
+    return outputs if out.state is None else {**outputs, NEXT_STATE: out.state}
 
 
 def largest_difference(got: NDArray[Any], wanted: NDArray[Any]) -> float:
-    """The largest absolute difference; infinite where shapes differ or a number is none."""
+    """The largest difference, relative to the largest value wanted where that is above 1.
+
+    Infinite where shapes differ or something is not a number.
+    """
     if got.shape != wanted.shape:
         return float("inf")
-    difference = np.abs(got.astype(np.float64) - wanted.astype(np.float64))
-    return float("inf") if np.isnan(difference).any() else float(difference.max(initial=0.0))
+    exact = wanted.astype(np.float64)
+    difference = np.abs(got.astype(np.float64) - exact)
+    scale = max(1.0, float(np.abs(exact).max(initial=0.0)))
+    return float("inf") if np.isnan(difference).any() else float(difference.max(initial=0.0)) / scale
 
 
 def _batch(spec: PolicySpec, size: int, generator: np.random.Generator) -> Batch:

@@ -8,7 +8,7 @@ the order of the first and returns a tuple of tensors in the order of the second
   ``action_mask bool[B, M]`` where the policy has one; then ``state float32[B, S]`` and ``episode_start bool[B]`` where
   it is recurrent;
 - outputs: ``action`` (or ``action.PATH`` for every leaf of a nested one) as the environment takes it, deterministic;
-  then ``state`` where it is recurrent.
+  then ``state`` where it is recurrent, which is called ``next_state`` in what is written (names in ONNX are unique).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from srl.api.importing import import_target
 from srl.api.policy import ActingPolicy, PolicySpec
 from srl.distributed.evaluate import SavedPolicy, open_policy
 from srl.system.durable import disk_errors
-from srl.trials.export_check import Batch, check_batches, expected_outputs, largest_difference
+from srl.trials.export_check import NEXT_STATE, Batch, check_batches, expected_outputs, largest_difference
 
 if TYPE_CHECKING:
     import torch
@@ -41,6 +41,7 @@ Run = Callable[[Arrays], dict[str, NDArray[Any]]]
 
 FORMATS = ("onnx", "torchscript")
 TOLERANCE = 1e-5
+"""Of every output, relative to its largest value where that is above 1."""
 OPSET = 17
 """Of ONNX; what every runtime of the last years reads."""
 DESCRIPTION = "policy.json"
@@ -231,7 +232,7 @@ _WRITERS: Mapping[str, Callable[[Any, Batch, Path], Run]] = {
 
 def _output_names(module: torch.nn.Module) -> tuple[str, ...]:
     names: tuple[str, ...] = tuple(module.output_names)  # type: ignore[arg-type]
-    return names
+    return tuple(NEXT_STATE if name == "state" else name for name in names)
 
 
 def _compare(name: str, run: Run, batches: Sequence[Batch], expected: Sequence[Arrays]) -> float:
@@ -281,7 +282,7 @@ def _describe(
         "action_space": spec.action.to_dict(),
         "recurrent": {
             "state_size": spec.state_size,
-            "how": "feed the output 'state' back as the input 'state'; set 'episode_start' where an episode begins",
+            "how": "feed next_state back as state; set episode_start where an episode begins",
         }
         if spec.state_size
         else None,
