@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from srl.algorithms.networks import options as networks
 from srl.api.experiment import Experiment
+from srl.api.loading import bundled_experiments
 from srl.api.registry import BUILT_IN, REGISTRY
 
 EXPERIMENT_INTRODUCTION = """\
@@ -62,6 +63,15 @@ def environments_page(introduction: str) -> str:
         wrapper = REGISTRY.resolve("wrapper", name)
         found += sections(wrapper.Options, "environment.wrappers.N", f"type: {name}", str(wrapper.__doc__))
     return _page(introduction, found)
+
+
+def bundled_page(introduction: str) -> str:
+    """The bundled experiments with their files."""
+    parts = [introduction]
+    for name, path in bundled_experiments().items():
+        summary, _, text = path.read_text(encoding="utf-8").partition("\n")
+        parts.append(f"## `{name}` {{ #{name} }}\n\n{summary.lstrip('# ')}\n\n```yaml\n{text.strip()}\n```")
+    return "\n\n".join(parts) + "\n"
 
 
 def sinks_page(introduction: str) -> str:

@@ -36,6 +36,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         "reference/algorithms.md": experiment_reference.algorithms_page(introductions.ALGORITHMS),
         "reference/networks.md": experiment_reference.networks_page(introductions.NETWORKS),
         "reference/environments.md": experiment_reference.environments_page(introductions.ENVIRONMENTS),
+        "reference/bundled.md": experiment_reference.bundled_page(introductions.BUNDLED),
         "reference/sinks.md": experiment_reference.sinks_page(introductions.SINKS),
         "reference/commands.md": command_reference.commands_page(),
         "results/index.md": _results_page(config),

@@ -31,6 +31,13 @@ trial and need not be named. The name is the type where no `type` is given. A si
 on, and `summary.json` says what failed.
 """
 
+BUNDLED = """\
+# Bundled experiments
+
+`srl-run NAME` runs them; `srl-run check NAME --resolved > mine.yaml` is a start for your own. What came of them is in
+[recorded runs](../results/index.md).
+"""
+
 RESULTS = """\
 # Recorded runs
 
