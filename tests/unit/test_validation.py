@@ -207,11 +207,11 @@ def test_agents_must_match_exactly_one_group():
 
 
 def test_spaces_that_do_not_fit_the_algorithm_come_with_the_rest():
-    continuous = replace(CARTPOLE, action=SpaceSpec("box", (2,), "float32", low=-1.0, high=1.0))
-    found = resolving(experiment(("workers.actors.agents.0.match", "nobody")), continuous)
+    whole_numbers = replace(CARTPOLE, action=SpaceSpec("box", (2,), "int64", low=0, high=9))
+    found = resolving(experiment(("workers.actors.agents.0.match", "nobody")), whole_numbers)
     assert "workers.actors.agents" in found
     text = " ".join(str(problem) for problem in found.values())
-    assert "Box(2,) float32" in text
+    assert "Box(2,) int64" in text
     assert "main" in text
 
 
