@@ -43,6 +43,8 @@ def end_lines(summary: Mapping[str, Any], trial: Path, glyphs: Glyphs) -> list[T
     quoted = shlex.quote(place)
     following = [
         ("next", f"srl-run evaluate {quoted} --episodes 100"),
+        ("", f"srl-run video {quoted}"),
+        ("", f"srl-run plot {quoted}"),
         (
             "",
             f"srl-run {shlex.quote(os.path.join(place, 'experiment.yaml'))} --seed {int(summary.get('seed') or 0) + 1}",

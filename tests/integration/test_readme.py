@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 TEXT = (PROJECT / "README.md").read_text()
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# (\S+\.(?:py|yaml))\n")
-NEEDS_NO_CUT = ("list", "check", "schema", "evaluate")
+NEEDS_NO_CUT = ("list", "check", "schema", "evaluate", "video", "plot", "compare", "export")
 
 
 def files() -> dict[str, str]:
@@ -63,6 +64,17 @@ def test_command(words, directory, trial_run):
     elif "my_algorithm.py" in " ".join(arguments):
         summary = json.loads(max(directory.glob("trials/*/summary.json"), key=os.path.getmtime).read_text())
         assert summary["gradient_steps"] == summary["updates"] == 3, "not the algorithm of the README ran"
+
+
+def test_python(directory):
+    """The lines for scripts and notebooks, after the commands that make the trial they load."""
+    (text,) = [text for language, text in BLOCK.findall(TEXT) if language == "python" and not FILE.match(text)]
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", text],
+        cwd=directory, capture_output=True, text=True, timeout=90, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] in ("0", "1")
 
 
 @pytest.mark.parametrize("target", re.findall(r"^ +make (\w+)", TEXT, re.MULTILINE))

@@ -7,6 +7,7 @@ import pytest
 
 from srl import cli
 from srl.api.errors import MissingExtraError
+from srl.api.loading import bundled_experiments
 from srl.commands import COMMANDS
 from srl.trials.completion import completion_script
 
@@ -36,9 +37,9 @@ printf '%s\\n' "${COMPREPLY[@]}"
 
 
 def test_the_first_word_is_a_command_or_a_bundled_experiment(script, tmp_path):
-    assert set(complete(script, tmp_path, "")) == {*COMMANDS, "cartpole_ppo", "atari_pong_ppo"}
+    assert set(complete(script, tmp_path, "")) == {*COMMANDS, *bundled_experiments()}
     assert complete(script, tmp_path, "ev") == ["evaluate"]
-    assert complete(script, tmp_path, "cart") == ["cartpole_ppo"]
+    assert complete(script, tmp_path, "cartpole_p") == ["cartpole_ppo"]
 
 
 @pytest.mark.parametrize(
@@ -48,7 +49,7 @@ def test_the_first_word_is_a_command_or_a_bundled_experiment(script, tmp_path):
         (("cartpole_ppo", "--plac"), ["--placement"]),
         (("cartpole_ppo", "--placement", ""), ["auto", "fused", "processes"]),
         (("cartpole_ppo", "--screen", "l"), ["live"]),
-        (("check", "cart"), ["cartpole_ppo"]),
+        (("check", "cartpole_p"), ["cartpole_ppo"]),
         (("check", "cartpole_ppo", "--res"), ["--resolved"]),
         (("evaluate", "trials/x", "--ep"), ["--episodes"]),
         (("plot", "trials/x", "--x", "f"), ["frames"]),

@@ -270,6 +270,8 @@ def test_the_end_names_result_files_and_next_commands(tmp_path, monkeypatch):
         "500,000 env steps, 2,000,000 frames in 38.2 s of training (13,072 env steps/s)",
         "490 produced = 488 trained + 0 in flight + 2 dropped (stop 2)",
         "srl-run evaluate trials/toy-1 --episodes 100",
+        "srl-run video trials/toy-1",
+        "srl-run plot trials/toy-1",
         "srl-run trials/toy-1/experiment.yaml --seed 5",
         "tensorboard --logdir trials/toy-1/tensorboard",
     ):
