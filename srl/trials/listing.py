@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,22 +45,20 @@ EXTRAS = (
 
 def listing(registry: Registry = REGISTRY) -> list[str]:
     """Lines to print: experiments, plugins by kind, extras."""
-    lines = ["experiments"]
-    lines += [f"  {name:<20} {_summary(path)}" for name, path in bundled_experiments().items()]
+    lines = _section("experiments", {name: _summary(path) for name, path in bundled_experiments().items()})
     for kind in KINDS:
-        entries = registry.entries(kind)
-        if entries:
-            lines.append(_plural(kind))
-            lines += [f"  {name:<20} {entry.target}  (from {entry.source})" for name, entry in entries.items()]
-    lines.append("extras")
-    for extra in EXTRAS:
-        state = "installed" if extra.is_installed else f'pip install "srl-dataflow[{extra.name}]"'
-        lines.append(f"  {extra.name:<20} {extra.what}: {state}")
-    return lines
+        entries = registry.entries(kind).items()
+        lines += _section(
+            f"{kind.replace('_', ' ')}s", {name: f"{entry.target}  (from {entry.source})" for name, entry in entries}
+        )
+    states = {one: "installed" if one.is_installed else f'pip install "srl-dataflow[{one.name}]"' for one in EXTRAS}
+    return lines + _section("extras", {extra.name: f"{extra.what}: {state}" for extra, state in states.items()})
 
 
-def _plural(kind: str) -> str:
-    return f"{kind.replace('_', ' ')}s"
+def _section(title: str, rows: Mapping[str, str]) -> list[str]:
+    """A title and its rows, the second column aligned; nothing if there are no rows."""
+    width = max(map(len, rows), default=0)
+    return [title, *(f"  {name:<{width}}  {text}" for name, text in rows.items())] if rows else []
 
 
 def _summary(path: Path) -> str:
