@@ -11,6 +11,7 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "plugins" / "srl_example"
 CORRIDOR = PACKAGE / "corridor.yaml"
+OFF = ("--screen", "off")
 BEST_RETURN = 1.0 - 0.05
 """Two steps straight to the goal, as ``corridor.py`` pays them."""
 
@@ -53,15 +54,17 @@ def test_its_names_are_listed(run):
     assert "example_corridor srl_example.corridor:CorridorFactory" in " ".join(printed.split())
 
 
-def test_its_algorithm_solves_its_environment_in_processes_with_the_same_bits_as_fused(run):
-    in_processes, fused = (
-        run(CORRIDOR, "--placement", placement, "--screen", "off").summary for placement in ("processes", "fused")
-    )
+def test_its_algorithm_solves_its_environment_in_processes_with_the_same_bits_as_fused(run, tmp_path):
+    trial = tmp_path / "trial"
+    in_processes = run(CORRIDOR, "--placement", "processes", *OFF, trial_dir=trial).summary
+    fused = run(CORRIDOR, "--placement", "fused", *OFF).summary
     assert in_processes["weights_sha256"] == fused["weights_sha256"]
     assert in_processes["evaluation"]["mean_return"] == pytest.approx(BEST_RETURN, abs=1e-6)
     assert in_processes["evaluation"]["std"] == pytest.approx(0.0, abs=1e-6)
     assert in_processes["gradient_steps"] == in_processes["updates"] == 100
     assert in_processes["blocks"]["trained"] == 200
+    printed = run("evaluate", trial, "--episodes", "10", without_trial_dir=True).stdout
+    assert float(re.search(r"^mean_return: (.+)$", printed, re.MULTILINE)[1]) == pytest.approx(BEST_RETURN)
 
 
 def test_without_learning_it_does_not(run):
@@ -77,6 +80,20 @@ def test_actors_load_no_torch_for_it():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PACKAGE / "src")
     assert done.stdout.split() == ["False", "False"]
+
+
+def test_its_network_serves_ppo(run):
+    """With SRL's heads around it, and with a recurrent core between: its class is found in every process."""
+    ppo = "policies.main.algorithm={type: ppo, rows: 16, minibatch_rows: 256, learning_rate: 3.0e-3}"
+    network = "policies.main.network={type: example_fourier, frequencies: 1"
+    options = ("stop={updates: 60}", "--placement", "processes", "--screen", "off")
+    assert run(CORRIDOR, ppo, f"{network}}}", *options).summary["evaluation"]["mean_return"] == pytest.approx(
+        BEST_RETURN
+    )
+    recurrent = run(
+        CORRIDOR, ppo, f"{network}, recurrent: {{type: gru, size: 8, rows: 8}}}}", "stop={updates: 2}", *OFF
+    )
+    assert recurrent.summary["updates"] == 2
 
 
 def test_its_recipe_runs_on_its_environment(run):
@@ -97,13 +114,6 @@ def test_its_options_are_checked_with_their_key_paths(trial_run, installed):
     assert "Did you mean 'policies.main.algorithm.hidden'?" in done.stderr
     assert "- environment.limits: unknown key (override). Did you mean 'limit'?" in done.stderr
     assert "environment.distance: Input should be greater than or equal to 1" in done.stderr
-
-
-def test_a_trained_policy_of_it_is_evaluated_later(run, tmp_path):
-    trial = tmp_path / "trial"
-    run(CORRIDOR, "--placement", "fused", "--screen", "off", trial_dir=trial)
-    printed = run("evaluate", trial, "--episodes", "10", without_trial_dir=True).stdout
-    assert float(re.search(r"^mean_return: (.+)$", printed, re.MULTILINE)[1]) == pytest.approx(BEST_RETURN, abs=1e-6)
 
 
 def test_without_the_package_its_names_are_unknown(trial_run):
