@@ -1,7 +1,7 @@
 """Stable-Baselines3's PPO on a continuous-control task: the curve and a final evaluation, as JSON.
 
-PPO's defaults with observations and rewards normalised by VecNormalize (which its documentation advises for MuJoCo), one
-environment. Runs in a virtual environment of its own (benchmarks/peers/sb3.txt, with gymnasium[mujoco]).
+PPO's defaults with observations and rewards normalised by VecNormalize (as its documentation advises for MuJoCo),
+one environment. Runs in a virtual environment of its own (benchmarks/peers/sb3.txt, with gymnasium[mujoco]).
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def main() -> None:
     began = time.perf_counter()
     model.learn(options.env_steps, callback=curve)
     seconds = time.perf_counter() - began
-    evaluation = VecNormalize(make_vec_env(options.id, 1, seed=options.seed + 10_000), training=False, norm_reward=False)
+    fresh = make_vec_env(options.id, 1, seed=options.seed + 10_000)
+    evaluation = VecNormalize(fresh, training=False, norm_reward=False)
     evaluation.obs_rms = environments.obs_rms
     returns, lengths = evaluate_policy(
         model, evaluation, n_eval_episodes=options.episodes, deterministic=True, return_episode_rewards=True

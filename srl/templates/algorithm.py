@@ -128,7 +128,7 @@ class Module(nn.Module):
         """Logits ``[N, A]`` and values ``[N]`` of an array ``[N, ...]``."""
         rows = np.arange(len(observation))
         device = next(self.parameters()).device
-        inputs = gather(self.network.inputs(observation), rows, device)
+        inputs = gather(self.network.inputs(observation), rows, lambda tensor: tensor.to(device))
         logits, value = self.network(inputs)
         return logits, value
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from srl.algorithms.networks.base import ActorCritic, Array, Backward, Inputs, Memory, Prepared, gather
+from srl.algorithms.networks.base import ActorCritic, Array, Backward, Inputs, Memory, Place, Prepared, gather
 from srl.algorithms.networks.encoder_network import EncoderActorCritic
 from srl.algorithms.networks.encoders import build_encoder
 from srl.algorithms.networks.mlp import MLPActorCritic
@@ -15,7 +15,7 @@ from srl.algorithms.networks.nature_cnn import NatureCNNActorCritic
 from srl.algorithms.networks.recurrent import build_core
 from srl.api.spaces import SpaceSpec
 
-__all__ = ["ActorCritic", "Array", "Backward", "Inputs", "Memory", "Prepared", "build_network", "gather"]
+__all__ = ["ActorCritic", "Array", "Backward", "Inputs", "Memory", "Place", "Prepared", "build_network", "gather"]
 
 
 def build_network(

@@ -9,7 +9,7 @@ scale of bytes folded into the first layer), ``compute`` does the pass. Training
 gradients reach the float32 parameters; acting prepares once per version::
 
     inputs = network.inputs(observation)                        # numpy [N, ...] to torch, on the CPU
-    part = gather(inputs, rows, device)
+    part = gather(inputs, rows, to_device)
     outputs, value, backward = network.differentiable(part)     # training
     outputs, value, state = network.compute(part, prepared, state)      # acting
 """
@@ -36,6 +36,8 @@ Inputs = torch.Tensor | dict[str, torch.Tensor]
 Prepared = Sequence[torch.Tensor]
 Array = NDArray[np.float32]
 Backward = Callable[[Array, Array], None]
+Place = Callable[[torch.Tensor], torch.Tensor]
+"""Brings a tensor to a device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,22 +173,25 @@ class ValueHead(nn.Linear):
         return cast(nn.Parameter, self.weight), self.bias
 
 
-def gather(inputs: Inputs, rows: NDArray[np.int64], device: torch.device | str = "cpu") -> Inputs:
+def gather(inputs: Inputs, rows: NDArray[np.int64], place: Place | None = None) -> Inputs:
     """Rows of inputs (on the CPU), on a device.
 
     Gathered into memory of torch's own: its alignment is the same in every process, and with it the result.
+
+    Args:
+        inputs: Of N rows.
+        rows: ``int64[M]``.
+        place: Brings a tensor to the device (:meth:`srl.api.algorithm.TrainerContext.to_device`); ``None`` = the CPU.
     """
     if isinstance(inputs, torch.Tensor):
-        return _gather(inputs, rows, torch.device(device))
-    return {name: _gather(tensor, rows, torch.device(device)) for name, tensor in inputs.items()}
+        return _gather(inputs, rows, place)
+    return {name: _gather(tensor, rows, place) for name, tensor in inputs.items()}
 
 
-def _gather(tensor: torch.Tensor, rows: NDArray[np.int64], device: torch.device) -> torch.Tensor:
-    # Pinned memory is copied without waiting; torch's allocator does not give it away before the copy is done.
-    pinned = device.type == "cuda"
-    gathered = torch.empty((len(rows), *tensor.shape[1:]), dtype=tensor.dtype, pin_memory=pinned)
+def _gather(tensor: torch.Tensor, rows: NDArray[np.int64], place: Place | None) -> torch.Tensor:
+    gathered = torch.empty((len(rows), *tensor.shape[1:]), dtype=tensor.dtype)
     np.take(tensor.numpy(), rows, axis=0, out=gathered.numpy(), mode="clip")
-    return gathered.to(device, non_blocking=pinned)
+    return gathered if place is None else place(gathered)
 
 
 def as_tensor(array: NDArray[Any]) -> torch.Tensor:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from srl.algorithms.networks.actor_critic import gather
+from srl.algorithms.networks.actor_critic import Place, gather
 from srl.algorithms.ppo.policy import PPOPolicy
 from srl.algorithms.ppo.rollout import memory_of, sequence_positions
 from srl.algorithms.ppo.targets import final_rows_needed
@@ -31,21 +31,21 @@ class Bootstrap:
     final: Values
 
 
-def bootstrap(policy: PPOPolicy, batch: Batch, device: torch.device) -> Bootstrap:
+def bootstrap(policy: PPOPolicy, batch: Batch, place: Place) -> Bootstrap:
     """The values that an update's targets end with; with PopArt in the units of its normalised outputs.
 
     Args:
         policy: The policy under training.
         batch: The batch; not changed.
-        device: Where the policy is.
+        place: Brings tensors to where the policy is.
     """
     needed = final_rows_needed(batch["terminated"], batch["truncated"], batch["valid"], batch["final_row"])
     finals = batch["final_observation"]
     last = batch["observation"][-1]
     observation = np.concatenate([last, finals[needed]])
     with torch.no_grad():
-        state = _states(policy, batch, needed, device) if policy.spec.state_size else None
-        inputs = gather(policy.inputs(observation), np.arange(len(observation)), device)
+        state = _states(policy, batch, needed, place) if policy.spec.state_size else None
+        inputs = gather(policy.inputs(observation), np.arange(len(observation)), place)
         _, value, _ = policy.network.compute(inputs, policy.network.prepare(), state)
     values: Values = value.cpu().numpy().copy()
     final = np.zeros(len(finals), np.float32)
@@ -53,7 +53,7 @@ def bootstrap(policy: PPOPolicy, batch: Batch, device: torch.device) -> Bootstra
     return Bootstrap(values[: len(last)], final)
 
 
-def _states(policy: PPOPolicy, batch: Batch, needed: NDArray[np.int64], device: torch.device) -> torch.Tensor:
+def _states(policy: PPOPolicy, batch: Batch, needed: NDArray[np.int64], place: Place) -> torch.Tensor:
     """Recurrent states behind the last row of every column, then behind the rows whose final observations are needed.
 
     Only the sequences that hold such a row are computed, from the states that were stored at their starts.
@@ -63,13 +63,13 @@ def _states(policy: PPOPolicy, batch: Batch, needed: NDArray[np.int64], device: 
     row_of = _rows_of_finals(batch, needed)
     wanted = np.concatenate([(length - 1) * columns + np.arange(columns), row_of])
     units = (wanted // columns // rows) * columns + wanted % columns
-    units, place = np.unique(units, return_inverse=True)
+    units, number = np.unique(units, return_inverse=True)
     positions = sequence_positions(units, rows, columns)
     flat: NDArray[Any] = batch["observation"][:-1].reshape(-1, *batch["observation"].shape[2:])
-    inputs = gather(policy.inputs(flat[positions.reshape(-1)]), np.arange(positions.size), device)
-    _, _, after = policy.network.sequence(inputs, memory_of(batch, units, positions, device))
+    inputs = gather(policy.inputs(flat[positions.reshape(-1)]), np.arange(positions.size), place)
+    _, _, after = policy.network.sequence(inputs, memory_of(batch, units, positions, place))
     inside = (wanted // columns) % rows
-    return after[torch.from_numpy(inside * len(units) + place.reshape(-1)).to(device)]
+    return after[place(torch.from_numpy(inside * len(units) + number.reshape(-1)))]
 
 
 def _rows_of_finals(batch: Batch, needed: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from srl.algorithms.networks.actor_critic import Inputs, Memory, gather
+from srl.algorithms.networks.actor_critic import Inputs, Memory, Place, gather
 from srl.algorithms.ppo.losses import Minibatch
 from srl.algorithms.ppo.minibatches import Indices
 from srl.api.algorithm import Batch
@@ -59,25 +59,25 @@ class Rows(Rollout):
         position: ``int64[M]`` where in them the transitions lie.
         data: The transitions, arrays ``[M]``.
         valid: ``bool[T, C]``.
-        device: Where gradient steps are computed.
+        place: Brings tensors to where gradient steps are computed.
     """
 
     def __init__(
-        self, inputs: Inputs, position: Indices, data: Minibatch, valid: NDArray[np.bool_], device: torch.device
+        self, inputs: Inputs, position: Indices, data: Minibatch, valid: NDArray[np.bool_], place: Place
     ) -> None:
         self.present = valid
         self._inputs = inputs
         self._position = position
         self._data = data
-        self._device = device
+        self._place = place
 
     def take(self, order: Indices) -> Rows:
         """These transitions in another order."""
-        return Rows(self._inputs, self._position.take(order), taken(self._data, order), self.present, self._device)
+        return Rows(self._inputs, self._position.take(order), taken(self._data, order), self.present, self._place)
 
     def part(self, first: int, last: int) -> Part:
         """Transitions ``first`` to ``last``."""
-        inputs = gather(self._inputs, self._position[first:last], self._device)
+        inputs = gather(self._inputs, self._position[first:last], self._place)
         return Part(inputs, None, None, sliced(self._data, first, last))
 
 
@@ -90,7 +90,7 @@ class Sequences(Rollout):
         number: ``int64[T * C]`` numbers of the transitions in ``data``; -1 where a row has none.
         data: The transitions, arrays ``[M]``.
         rows: Rows of a sequence.
-        device: Where gradient steps are computed.
+        place: Brings tensors to where gradient steps are computed.
         units: ``int64[U]`` sequences, numbered in C order of ``[T / rows, C]``; ``None`` = all that have a transition.
     """
 
@@ -101,7 +101,7 @@ class Sequences(Rollout):
         number: Indices,
         data: Minibatch,
         rows: int,
-        device: torch.device,
+        place: Place,
         units: Indices | None = None,
     ) -> None:
         valid: NDArray[np.bool_] = batch["valid"]
@@ -112,21 +112,21 @@ class Sequences(Rollout):
         self._number = number
         self._data = data
         self._rows = rows
-        self._device = device
+        self._place = place
         self._units = np.flatnonzero(self.present) if units is None else units
 
     def take(self, order: Indices) -> Sequences:
         """These sequences in another order."""
         units = self._units.take(order)
-        return Sequences(self._inputs, self._batch, self._number, self._data, self._rows, self._device, units)
+        return Sequences(self._inputs, self._batch, self._number, self._data, self._rows, self._place, units)
 
     def part(self, first: int, last: int) -> Part:
         """Sequences ``first`` to ``last``, time first."""
         positions = sequence_positions(self._units[first:last], self._rows, self._columns)
         number = self._number[positions.reshape(-1)]
         chosen = np.flatnonzero(number >= 0)
-        memory = memory_of(self._batch, self._units[first:last], positions, self._device)
-        inputs = gather(self._inputs, positions.reshape(-1), self._device)
+        memory = memory_of(self._batch, self._units[first:last], positions, self._place)
+        inputs = gather(self._inputs, positions.reshape(-1), self._place)
         return Part(inputs, memory, chosen, taken(self._data, number[chosen]))
 
 
@@ -137,21 +137,21 @@ def sequence_positions(units: Indices, rows: int, columns: int) -> Indices:
     return result
 
 
-def memory_of(batch: Batch, units: Indices, positions: Indices, device: torch.device) -> Memory:
+def memory_of(batch: Batch, units: Indices, positions: Indices, place: Place) -> Memory:
     """How the states of sequences begin and where they begin anew.
 
     Args:
         batch: The batch.
         units: ``int64[U]``.
         positions: ``int64[rows, U]`` from :func:`sequence_positions`.
-        device: Where to.
+        place: Brings tensors to the device.
     """
     stored = batch["state"]
     flat = stored.reshape(-1, stored.shape[2])
     flags = (batch[name].reshape(-1)[positions] for name in ("episode_start", "valid"))
     state = torch.from_numpy(np.ascontiguousarray(flat[units]))
     start, valid = (torch.from_numpy(np.ascontiguousarray(flag)) for flag in flags)
-    return Memory(state.to(device), start.to(device), valid.to(device))
+    return Memory(place(state), place(start), place(valid))
 
 
 def taken(data: Minibatch, order: Indices) -> Minibatch:

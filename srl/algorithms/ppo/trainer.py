@@ -139,12 +139,12 @@ class PPOAlgorithm(Algorithm):
         if self.config.normalize_observations:
             observation = observation.copy()
         inputs = self._policy.inputs(observation.reshape(-1, *observation.shape[2:]))
-        device = self.trainer.device
+        place = self.trainer.to_device
         if not self._policy.spec.state_size:
-            return Rows(inputs, position, data, batch["valid"], device)
+            return Rows(inputs, position, data, batch["valid"], place)
         number = np.full(batch["valid"].size, -1, np.int64)
         number[position] = np.arange(len(position))
-        return Sequences(inputs, batch, number, data, self._policy.spec.state_rows, device)
+        return Sequences(inputs, batch, number, data, self._policy.spec.state_rows, place)
 
     def _transitions(self, batch: Batch, position: NDArray[np.int64]) -> Minibatch:
         """Targets, once per batch, for its valid rows."""
@@ -167,7 +167,7 @@ class PPOAlgorithm(Algorithm):
 
     def advantages(self, batch: Batch) -> NDArray[np.float64]:
         """Advantages of a batch, ``float64[T, C]``: behaviour values, bootstraps from the present weights."""
-        ends = bootstrap(self._policy, batch, self.trainer.device)
+        ends = bootstrap(self._policy, batch, self.trainer.to_device)
         return advantages(
             reward=self._scales.rewards(batch),
             value=batch["value"],
