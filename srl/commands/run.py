@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 
 from srl import __version__
@@ -69,6 +70,7 @@ def run(options: argparse.Namespace) -> int:
         )
         print(repr(group))
         print(f"joint summary: {group.file}")
+        print(f"next: srl-run plot {shlex.quote(str(group.file))}")
     return group.exit_code
 
 

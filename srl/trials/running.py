@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections.abc import Iterator, Sequence
 from itertools import count
@@ -71,7 +72,8 @@ class TrialGroup(Sequence[Trial]):
     def _table(self) -> tuple[list[str], list[list[Any]]]:
         summary = self.summary
         names = ["seed", *_OVER_SEEDS, "env_steps", "exit_reason", "trial"]
-        rows = [[row[name] for name in names] for row in summary["trials"]]
+        shown = [{**row, "trial": _shortest(row["trial"])} for row in summary["trials"]]
+        rows = [[row[name] for name in names] for row in shown]
         means = [summary[name]["mean"] for name in _OVER_SEEDS]
         stds = [summary[name]["std"] for name in _OVER_SEEDS]
         return names, [*rows, ["mean", *means, None, "", ""], ["std", *stds, None, "", ""]]
@@ -258,6 +260,12 @@ def _row(trial: Trial) -> dict[str, Any]:
         "exit_reason": summary.get("exit_reason"),
         "trial": str(trial.path),
     }
+
+
+def _shortest(path: str) -> str:
+    """Relative to the current directory where it lies below it."""
+    relative = os.path.relpath(path)
+    return path if relative.startswith("..") else relative
 
 
 def _over_seeds(values: Sequence[float | None]) -> dict[str, Any]:

@@ -25,7 +25,9 @@ def trials(shared_trial_run, tmp_path_factory):
         "cartpole_ppo", *SHORT, "--seeds", "1,2", "--placement", "fused", "--trial-dir", directory / "first"
     ).check()
     assert done.stdout.count(" is over: all updates are made") == 2
-    assert done.stdout.splitlines()[-1] == f"joint summary: {directory}/first-seeds.json"
+    summary, following = done.stdout.splitlines()[-2:]
+    assert summary == f"joint summary: {directory}/first-seeds.json"
+    assert following == f"next: srl-run plot {directory}/first-seeds.json"
     return directory
 
 
