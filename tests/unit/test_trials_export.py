@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 
@@ -66,7 +67,6 @@ def test_an_export_decides_as_the_framework_does(untrained_trial, case):
 
 
 def test_onnx_runs_without_torch_and_srl_and_carries_the_state(untrained_trial):
-    onnxruntime = pytest.importorskip("onnxruntime")
     trial = srl.load(untrained_trial(recipe("ppo", "Pendulum-v1", {NETWORK: {**SMALL, "recurrent": LSTM}})))
     result = trial.export(formats=("onnx",))
     session = onnxruntime.InferenceSession(str(result.files["onnx"]), providers=["CPUExecutionProvider"])

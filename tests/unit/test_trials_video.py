@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import imageio_ffmpeg
 import numpy as np
 import pytest
 
@@ -15,8 +16,6 @@ from srl.api.errors import MissingExtraError, UsageError
 from srl.api.registry import environment_factory
 from srl.trials.experiments import recipe
 from srl.trials.video import make_video
-
-imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg")
 
 FILMED = Path(__file__).parents[1] / "plugins" / "filmed.py"
 
@@ -108,7 +107,6 @@ def row(environment):
 
 def test_an_atari_game_is_filmed_in_colour_while_it_is_played_in_grey():
     """The filmed game is the game that is played without a film, sticky actions included; so is its picture."""
-    pytest.importorskip("ale_py")
     options = {"type": "atari", "game": "Breakout", "repeat_action_probability": 0.25, "episodic_life": True}
     factory = environment_factory(options)
     recording, alone = factory.record(7), factory.make(1, [7])
