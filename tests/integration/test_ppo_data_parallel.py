@@ -34,6 +34,8 @@ ALGORITHM = "policies.main.algorithm"
 CASES = {
     "normalised": [f"{ALGORITHM}.normalize_observations=true", f"{ALGORITHM}.normalize_returns=true"],
     "popart, stops by KL": [f"{ALGORITHM}.popart=true", f"{ALGORITHM}.target_kl=0.0005", f"{ALGORITHM}.epochs=6"],
+    # field case 29 over ranks: minibatches of two and three rows, of which a rank often has one or none
+    "hardly any rows": [f"{ALGORITHM}.rows=4", f"{ALGORITHM}.minibatch_rows=3", "workers.actor.environments=1"],
     "lstm": ["policies.main.network={type: mlp, hidden: [16], recurrent: {type: lstm, size: 8, rows: 8}}"],
 }
 
