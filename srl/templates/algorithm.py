@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from srl.algorithms.distributions.build import build_distribution
-from srl.algorithms.networks.actor_critic import build_network, gather
+from srl.algorithms.networks.actor_critic import Place, build_network, gather
 from srl.algorithms.networks.spec import resolve_network, state_of
 from srl.algorithms.ppo.targets import advantages, final_rows_needed
 from srl.api.algorithm import (
@@ -124,11 +124,17 @@ class Module(nn.Module):
         super().__init__()
         self.network = build_network(spec.network, spec.observation, spec.action.n)
 
-    def forward(self, observation: NDArray[Any]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits ``[N, A]`` and values ``[N]`` of an array ``[N, ...]``."""
+    def forward(
+        self,
+        observation: NDArray[Any],
+        place: Place | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits ``[N, A]`` and values ``[N]`` of an array ``[N, ...]``.
+
+        ``place`` brings tensors to where the module computes.
+        """
         rows = np.arange(len(observation))
-        device = next(self.parameters()).device
-        inputs = gather(self.network.inputs(observation), rows, lambda tensor: tensor.to(device))
+        inputs = gather(self.network.inputs(observation), rows, place)
         logits, value = self.network(inputs)
         return logits, value
 
@@ -140,6 +146,12 @@ class Acting(ActingPolicy):
         super().__init__(spec)
         self.module = Module(spec).requires_grad_(False)
         self.distribution = build_distribution(spec.action)
+        self.device = torch.device("cpu")
+
+    def to(self, device: str) -> None:
+        """Compute elsewhere, where the experiment gives policy workers a device."""
+        self.device = torch.device(device)
+        self.module.to(self.device)
 
     def load(self, parameters: Mapping[str, NDArray[Any]]) -> None:
         """Copy a version's weights."""
@@ -154,16 +166,20 @@ class Acting(ActingPolicy):
         deterministic: bool = False,
     ) -> None:
         """Write into the arrays of ``out``; the noise comes from the actor."""
-        logits, value = self.module(batch.observation)
+        logits, value = self.module(batch.observation, self.placed)
         self.distribution.decide(
-            logits.numpy(),
+            logits.cpu().numpy(),
             batch.noise,
             batch.action_mask,
             out.action,
             out.extras["log_probability"],
             deterministic=deterministic,
         )
-        out.extras["value"][...] = value.numpy()
+        out.extras["value"][...] = value.cpu().numpy()
+
+    def placed(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor where the module computes."""
+        return tensor.to(self.device)
 
 
 class Update(Algorithm):
@@ -180,11 +196,12 @@ class Update(Algorithm):
     def update(self, batch: Batch) -> dict[str, float]:
         """One gradient step on the valid rows; returns metrics."""
         rows = batch["valid"]
-        advantage = self.tensor(self.advantages(batch)[rows].astype(np.float32))
-        target = advantage + self.tensor(batch["value"][rows])
-        logits, value = self.trainer.policy(batch["observation"][:-1][rows])
+        estimates = self.advantages(batch)[rows].astype(np.float32)
+        advantage = self.trainer.to_device(estimates)
+        target = advantage + self.trainer.to_device(batch["value"][rows])
+        logits, value = self.evaluated(batch["observation"][:-1][rows])
         log_probabilities = torch.log_softmax(logits, dim=1)
-        action = self.tensor(batch["action"][rows]).long().unsqueeze(1)
+        action = self.trainer.to_device(batch["action"][rows]).long().unsqueeze(1)
         log_probability = log_probabilities.gather(1, action).squeeze(1)
         entropy = -(log_probabilities.exp() * log_probabilities).sum(dim=1)
         policy_loss = -advantage * log_probability
@@ -225,13 +242,14 @@ class Update(Algorithm):
     def values(self, observation: NDArray[Any]) -> NDArray[np.float32]:
         """Values ``[N]`` by the present weights."""
         with torch.no_grad():
-            _, value = self.trainer.policy(observation)
+            _, value = self.evaluated(observation)
         result: NDArray[np.float32] = value.cpu().numpy()
         return result
 
-    def tensor(self, array: NDArray[Any]) -> torch.Tensor:
-        """An array on the trainer's device."""
-        return torch.from_numpy(array).to(self.trainer.device)
+    def evaluated(self, observation: NDArray[Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits and values by the present weights."""
+        logits, value = self.trainer.policy(observation, self.trainer.to_device)
+        return logits, value
 
     def state(self) -> dict[str, Any]:
         """What a resume needs beside weights and optimizer: nothing."""

@@ -244,8 +244,8 @@ def test_numbers_of_numpy_and_torch_are_metrics(author):
     assert all(type(value) is float for value in metrics.values())
 
 
-VALUE = '        out.extras["value"][...] = value.numpy()'
-ASK = "        logits, value = self.module(batch.observation)"
+VALUE = '        out.extras["value"][...] = value.cpu().numpy()'
+ASK = "        logits, value = self.module(batch.observation, self.placed)"
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ ASK = "        logits, value = self.module(batch.observation)"
         # numpy would cut it off
         (
             VALUE,
-            f"        out.action[...] = logits.numpy()[:, 0]\n{VALUE}",
+            f"        out.action[...] = logits.cpu().numpy()[:, 0]\n{VALUE}",
             ("float32 is written into an array of int64",),
             "out.action[...]",
         ),
@@ -267,7 +267,7 @@ ASK = "        logits, value = self.module(batch.observation)"
             "class Acting(",
         ),
         (f"{VALUE}\n", "", ("left extras.value unwritten", "float32[7]"), "class Acting("),
-        (VALUE, VALUE.replace("value.numpy()", 'float("nan")'), ("not finite",), "class Acting("),
+        (VALUE, VALUE.replace("value.cpu().numpy()", 'float("nan")'), ("not finite",), "class Acting("),
         (ASK, f"        batch.observation[...] = 1\n{ASK}", ("changed its input: batch.observation",), "class Acting("),
         (
             VALUE,
