@@ -4,7 +4,7 @@ ALGORITHMS = """\
 # Algorithms
 
 Options under `policies.NAME.algorithm`. `type` names the algorithm; a plugin's algorithm has options of its own
-([how to write one](../how_to/index.md)). What PPO does with them, and where it differs from the paper, is on
+([how to write one](../plugins.md#an-algorithm)). What PPO does with them, and where it differs from the paper, is on
 [its page](../algorithms/ppo.md).
 """
 
@@ -13,7 +13,7 @@ NETWORKS = """\
 
 Options under `policies.NAME.network`. An empty mapping chooses by the observation space: images get `nature_cnn`,
 nested observations with an image `dict`, everything else `mlp`. Beside the options of its `type`, every network takes
-`recurrent`. A network of a plugin has options of its own; its heads and its recurrent core are SRL's.
+`recurrent`. A network of a [plugin](../plugins.md#a-network) has options of its own; its heads and its recurrent core are SRL's.
 """
 
 ENVIRONMENTS = """\
