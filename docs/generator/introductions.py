@@ -13,7 +13,8 @@ NETWORKS = """\
 
 Options under `policies.NAME.network`. An empty mapping chooses by the observation space: images get `nature_cnn`,
 nested observations with an image `dict`, everything else `mlp`. Beside the options of its `type`, every network takes
-`recurrent`. A network of a [plugin](../plugins.md#a-network) has options of its own; its heads and its recurrent core are SRL's.
+`recurrent`. A network of a [plugin](../plugins.md#a-network) has options of its own; its heads and its recurrent core
+are SRL's.
 """
 
 ENVIRONMENTS = """\
