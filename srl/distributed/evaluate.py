@@ -10,7 +10,6 @@ from typing import Any
 
 from srl.api.errors import UsageError
 from srl.api.experiment import EvaluatorGroup, Experiment
-from srl.api.importing import import_target
 from srl.api.loading import UnreadOptionWarning, load_experiment
 from srl.api.policy import ActingPolicy, PolicySpec
 from srl.api.registry import environment_factory
@@ -21,6 +20,7 @@ from srl.system.metrics.evaluations import scores
 from srl.system.metrics.snapshot import EvaluationResult
 from srl.system.seeding import environment_seeds
 from srl.system.trial import TrialDirectory
+from srl.system.workers.acting_check import build_acting
 from srl.system.workers.evaluator import run_episodes
 
 DEFAULT_ENVIRONMENTS = 10
@@ -70,7 +70,7 @@ def open_policy(trial: Path, checkpoint: str | None = None, policy: str | None =
     name = policy or (group.policy if group else next(iter(experiment.policies)))
     saved = _checkpoint(directory, checkpoint)
     spec = _policy_spec(directory, experiment, name)
-    acting: ActingPolicy = import_target(spec.acting, f"policies.{name}")(spec)
+    acting = build_acting(spec)
     acting.load(saved.weights())
     return SavedPolicy(directory, experiment, spec, saved, acting)
 

@@ -27,10 +27,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from srl.api.errors import MissingExtraError, SRLError, UsageError
-from srl.api.importing import import_target
 from srl.api.policy import ActingPolicy, PolicySpec
 from srl.distributed.evaluate import SavedPolicy, open_policy
 from srl.system.durable import disk_errors
+from srl.system.workers.acting_check import build_acting
 from srl.trials.export_check import NEXT_STATE, Batch, check_batches, expected_outputs, largest_difference
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _module(saved: SavedPolicy, spec: PolicySpec) -> torch.nn.Module:
 
 def _acting(saved: SavedPolicy, spec: PolicySpec) -> ActingPolicy:
     """The framework's own decisions: the same class that acts in trials."""
-    acting: ActingPolicy = import_target(spec.acting, f"policies.{spec.name}")(spec)
+    acting = build_acting(spec)
     acting.load(saved.checkpoint.weights())
     return acting
 
