@@ -59,6 +59,8 @@ class Reader:
             return None
         starts_nothing = words[1] in ("new", "check", "list")
         cut = () if starts_nothing else ("stop={updates: 3}", "--screen", "off")
+        if not starts_nothing and "everything.yaml" not in words:  # that one shows who imports what
+            cut += ("--placement", "fused")
         done = self._trial_run(
             *words[1:], *cut, without_trial_dir=starts_nothing, cwd=self.directory, env=self._variables()
         ).check()

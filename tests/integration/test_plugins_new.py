@@ -53,6 +53,7 @@ def test_an_algorithm_learns_as_written_in_processes_with_the_same_bits_as_fused
         for placement in ("fused", "processes")
     }
     assert len(digests) == 1
+    assert follow(command, "stop={updates: 5}", "workers.trainer.count=2").summary["updates"] == 5
 
 
 def test_an_algorithm_takes_any_network_and_says_which_spaces_it_takes(new, trial_run, tmp_path):
