@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from srl.algorithms.ppo.config import PPOConfig
+from srl.algorithms.ppo.losses import ppo_loss
 from srl.algorithms.ppo.plugin import PPO
 from srl.algorithms.ppo.trainer import PPOAlgorithm
 from srl.api.environment import EnvironmentSpec
@@ -201,6 +204,20 @@ def test_popart_acts_with_values_in_the_units_of_returns(acted_batch):
     assert values.mean() == pytest.approx(1000.0, rel=0.03)
 
 
+def test_value_clip_range_is_in_units_of_returns_with_popart_too(acted_batch, monkeypatch):
+    training, algorithm = make(popart=True, value_clip_range=20.0)
+    batch = acted_batch(training, seed=1)
+    batch["reward"][...] = 500.0 + 100.0 * batch["reward"]
+    seen = []
+    monkeypatch.setattr(
+        "srl.algorithms.ppo.trainer.ppo_loss",
+        lambda evaluation, value, data, weights: seen.append(weights) or ppo_loss(evaluation, value, data, weights),
+    )
+    algorithm.update(batch)
+    assert training.policy.popart.scale().deviation() > 50.0
+    assert seen[0].value_clip_range == pytest.approx(20.0 / training.policy.popart.scale().deviation())
+
+
 def test_masked_actions_are_never_taken_nor_made_likelier(acted_batch):
     training, algorithm = make(action=SpaceSpec("discrete", (), "int64", n=4), mask=True, epochs=4)
     for seed in range(3):
@@ -253,6 +270,38 @@ def test_a_recurrent_bootstrap_uses_the_state_behind_the_last_row(acted_batch):
     advantage = algorithm.advantages(batch)
     np.testing.assert_allclose(advantage[15], expected, atol=1e-5)
     assert advantage[6, 2] == pytest.approx(batch["reward"][6, 2] + 0.5 * float(final) - batch["value"][6, 2], abs=1e-5)
+
+
+@pytest.mark.parametrize("length", [7, 8])
+def test_a_recurrent_bootstrap_of_a_block_cut_short_uses_the_state_behind_its_last_row(acted_batch, length):
+    """Rows behind a cut store no state; two sequences of the block may lie behind it."""
+    training, algorithm = make(network=LSTM, gamma=0.5, gae_lambda=0.0)
+    batch = acted_batch(training, seed=3, blocks=2)
+    for name in ("terminated", "truncated", "episode_start"):
+        batch[name][...] = False
+    batch["final_row"][...] = -1
+    network = training.policy.network
+    with torch.no_grad():
+        state = torch.from_numpy(batch["state"][0])
+        after = []
+        for row in range(16):
+            if row % 4 == 0:
+                state = torch.from_numpy(batch["state"][row // 4])
+            _, _, state = network.compute(torch.from_numpy(batch["observation"][row]), network.prepare(), state)
+            after.append(state)
+        behind = network.compute(torch.from_numpy(batch["observation"][length]), network.prepare(), after[length - 1])
+        whole = network.compute(torch.from_numpy(batch["observation"][16]), network.prepare(), after[15])[1]
+    cut = slice(0, 4)  # the first block's columns
+    batch["valid"][length:, cut] = False
+    batch["observation"][length + 1 :, cut] = batch["observation"][length, cut]
+    batch["reward"][length:, cut] = 0.0
+    batch["state"][2:, cut] = 0.0
+    batch.headers[0] = replace(batch.headers[0], length=length, valid_rows=4 * length)
+    advantage = algorithm.advantages(batch)
+    expected = batch["reward"][length - 1] + 0.5 * behind[1].numpy() - batch["value"][length - 1]
+    np.testing.assert_allclose(advantage[length - 1, cut], expected[cut], atol=1e-5)
+    expected = batch["reward"][15] + 0.5 * whole.numpy() - batch["value"][15]
+    np.testing.assert_allclose(advantage[15, 4:], expected[4:], atol=1e-5)
 
 
 def test_statistics_resume_bit_for_bit(acted_batch):

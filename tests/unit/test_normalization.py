@@ -133,6 +133,12 @@ def test_observations_that_are_not_finite_enter_no_statistic():
     assert values.tolist() == [[1.0], [3.0]]
 
 
+@pytest.mark.parametrize("space", [NESTED, SpaceSpec("box", (2, 3), "float32")])
+def test_a_rank_without_a_row_has_values_of_no_sample(space):
+    normalizer = ObservationNormalizer(space, 10.0)
+    assert normalizer.values(np.zeros((0, *space.shape), space.dtype)).shape == (0, normalizer.size)
+
+
 def test_discounted_returns_start_anew_with_every_episode_and_go_on_over_blocks():
     returns = DiscountedReturns(0.5)
     ended = np.array([[False], [True], [False]])

@@ -54,7 +54,8 @@ class ObservationNormalizer:
     def values(self, observation: NDArray[Any]) -> Floats:
         """The numbers to take moments of: ``float64[N, F]`` of ``observation[N, ...]``; rows with NaN are left out."""
         count = len(observation)
-        parts = [leaf.of(observation).reshape(count, -1) for leaf in self._leaves]
+        pairs = zip(self._leaves, self._sizes, strict=True)
+        parts = [leaf.of(observation).reshape(count, size) for leaf, size in pairs]
         numbers = np.concatenate(parts, axis=1).astype(np.float64) if parts else np.zeros((count, 0))
         finite = np.isfinite(numbers).all(axis=1)
         return numbers if finite.all() else numbers[finite]

@@ -54,14 +54,16 @@ def bootstrap(policy: PPOPolicy, batch: Batch, place: Place) -> Bootstrap:
 
 
 def _states(policy: PPOPolicy, batch: Batch, needed: NDArray[np.int64], place: Place) -> torch.Tensor:
-    """Recurrent states behind the last row of every column, then behind the rows whose final observations are needed.
+    """Recurrent states behind every block's last row, then behind the rows whose final observations are needed.
 
     Only the sequences that hold such a row are computed, from the states that were stored at their starts.
     """
     rows, valid = policy.spec.state_rows, batch["valid"]
-    length, columns = valid.shape
+    columns = valid.shape[1]
     row_of = _rows_of_finals(batch, needed)
-    wanted = np.concatenate([(length - 1) * columns + np.arange(columns), row_of])
+    # Rows behind a cut store no state, so whole sequences of a block may have none.
+    last = np.repeat([header.length - 1 for header in batch.headers], columns // len(batch.headers))
+    wanted = np.concatenate([last * columns + np.arange(columns), row_of])
     units = (wanted // columns // rows) * columns + wanted % columns
     units, number = np.unique(units, return_inverse=True)
     positions = sequence_positions(units, rows, columns)

@@ -70,6 +70,12 @@ class Scales:
             popart.move(moved, *self._policy.network.value_head())
         return self.normalized(targets)
 
+    def clip_range(self, bound: float | None) -> float | None:
+        """A bound on changes of values, as one on changes of what the network puts out."""
+        return (
+            bound if bound is None or self._policy.popart is None else bound / self._policy.popart.scale().deviation()
+        )
+
     def learn(self, batch: Batch, position: NDArray[np.int64]) -> None:
         """Take the batch into the statistics.
 

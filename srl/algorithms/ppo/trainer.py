@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import astuple, fields
+from dataclasses import astuple, fields, replace
 from math import ceil, sqrt
 from typing import Any
 
@@ -66,6 +66,7 @@ class PPOAlgorithm(Algorithm):
         if total == 0:
             return {"epochs_done": 0.0, "learning_rate": self.optimizer.learning_rate}
         data = self._transitions(batch, position)
+        self._weights = replace(self._weights, value_clip_range=self._scales.clip_range(self.config.value_clip_range))
         variances = _variances(data, self.trainer, total)
         rollout = self._rollout(batch, position, data)
         order = Order(self.trainer, batch.headers, rollout.present)
