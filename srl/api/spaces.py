@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
+from math import inf, isfinite, prod
 from typing import Any, Literal
 
 import numpy as np
@@ -72,8 +72,8 @@ class SpaceSpec:
         dtype: numpy dtype of one element; for nested spaces a record of all leaves.
         n: Number of values of a discrete space; 0 for others.
         start: Smallest value of a discrete space. Inside SRL values always count from 0; the adapter adds ``start``.
-        low: Lower bound of a box: one number for all elements, one per element (C order), or ``None`` where there is
-            none for at least one element.
+        low: Lower bound of a box: one number for all elements, one per element (C order; infinite where there is
+            none), or ``None`` where there is none at all.
         high: Upper bound likewise.
         nvec: Number of values of each element of a multi-discrete space, in C order.
         starts: Smallest value of each; empty = all 0.
@@ -118,8 +118,8 @@ class SpaceSpec:
             "dtype": self.dtype,
             "n": self.n,
             "start": self.start,
-            "low": list(self.low) if isinstance(self.low, tuple) else self.low,
-            "high": list(self.high) if isinstance(self.high, tuple) else self.high,
+            "low": _bound_to_json(self.low),
+            "high": _bound_to_json(self.high),
             "nvec": list(self.nvec),
             "starts": list(self.starts),
             "children": [[name, child.to_dict()] for name, child in self.children],
@@ -134,8 +134,8 @@ class SpaceSpec:
             dtype=data["dtype"],
             n=data["n"],
             start=data["start"],
-            low=_bound(data["low"]),
-            high=_bound(data["high"]),
+            low=_bound(data["low"], -inf),
+            high=_bound(data["high"], inf),
             nvec=tuple(data["nvec"]),
             starts=tuple(data["starts"]),
             children=tuple((name, cls.from_dict(child)) for name, child in data["children"]),
@@ -198,5 +198,12 @@ def _packing_order(children: tuple[tuple[str, SpaceSpec], ...]) -> list[Leaf]:
     return sorted(leaves, key=lambda leaf: (-np.dtype(leaf.space.dtype).itemsize, leaf.path))
 
 
-def _bound(value: Any) -> Bound:
-    return tuple(value) if isinstance(value, (list, tuple)) else value
+def _bound_to_json(bound: Bound) -> Any:
+    """JSON has no infinity: ``null`` stands for an element without bound."""
+    return [one if isfinite(one) else None for one in bound] if isinstance(bound, tuple) else bound
+
+
+def _bound(value: Any, absent: float) -> Bound:
+    if not isinstance(value, (list, tuple)):
+        return value  # type: ignore[no-any-return]  # a number or None
+    return tuple(absent if one is None else one for one in value)

@@ -30,7 +30,7 @@ def space_spec(space: gymnasium.Space[Any], field: str, name: str) -> SpaceSpec:
     """The spec of a Gymnasium space: Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple, nested to any depth.
 
     float64 boxes become float32 (networks compute in at most float32, and a block would be twice the size); every other
-    dtype is kept, so that uint8 images stay uint8. Bounds of which one is infinite become ``None`` (no JSON form).
+    dtype is kept, so that uint8 images stay uint8.
 
     Args:
         space: The space of one agent.
@@ -150,18 +150,25 @@ def _spec(space: gymnasium.Space[Any], field: str, name: str, path: str) -> Spac
 def _box(space: spaces.Box) -> SpaceSpec:
     dtype = np.dtype(space.dtype)
     stored = np.dtype(np.float32) if dtype.kind == "f" and dtype.itemsize > 4 else dtype
-    return SpaceSpec("box", tuple(space.shape), stored.name, low=_bound(space.low), high=_bound(space.high))
+    return SpaceSpec(
+        "box", tuple(space.shape), stored.name, low=_bound(space.low, -np.inf), high=_bound(space.high, np.inf)
+    )
 
 
-def _bound(bound: NDArray[Any]) -> Bound:
-    """One number if all are equal, one per element in C order if not, ``None`` if one of them is infinite.
+def _bound(bound: NDArray[Any], absent: float) -> Bound:
+    """One number if all are equal, one per element in C order if not, ``None`` if all are infinite.
 
     The largest number of a floating-point type stands for infinity, as environments often write it.
+
+    Args:
+        bound: As the environment declares it.
+        absent: What stands for no bound, one of the infinities.
     """
     limit = np.finfo(bound.dtype).max if bound.dtype.kind == "f" else np.inf
-    if bound.size == 0 or not np.all(np.abs(bound.astype(np.float64)) < limit):
+    there = np.abs(bound.astype(np.float64)) < limit
+    if not there.any():
         return None
-    numbers = tuple(float(number) for number in bound.flat)
+    numbers = tuple(float(number) if held else absent for number, held in zip(bound.flat, there.flat, strict=True))
     return numbers[0] if all(number == numbers[0] for number in numbers) else numbers
 
 

@@ -174,3 +174,9 @@ def test_an_actor_needs_no_torch():
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+def test_bounds_of_some_elements_are_cut_at_and_too_few_for_tanh():
+    some = SpaceSpec("box", (2,), "float32", low=-1.0, high=(1.0, float("inf")))
+    assert resolve(action=some).action_transform == "clip"
+    assert "tanh_affine needs bounds" in str(problem(action=some, action_transform="tanh_affine"))

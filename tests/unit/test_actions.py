@@ -1,13 +1,16 @@
 import dataclasses
+import json
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
 from srl.api.errors import UsageError
 from srl.api.policy import NoiseSpec, PolicySpec
 from srl.api.spaces import SpaceSpec, stored_action, stored_space
+from srl.environments.spaces import space_spec
 from srl.system.actions import ActionTransformer
 
 BOX = SpaceSpec("box", (2,), "float32", low=-1.0, high=3.0)
@@ -109,6 +112,13 @@ def test_the_leaf_without_bounds_is_named():
 def test_clip_cuts_at_the_bounds_there_are(bounds, expected):
     result = ActionTransformer(spec("clip", dataclasses.replace(BOX, **bounds)))(STORED)
     np.testing.assert_array_equal(result, np.array(expected, np.float32))
+
+
+def test_bounds_of_some_elements_hold_after_the_way_over_json():
+    source = spaces.Box(np.array([-1.0, -np.inf], np.float32), np.array([2.0, np.inf], np.float32))
+    text = json.dumps(space_spec(source, "action", "Toy-v0").to_dict(), allow_nan=False)
+    transform = ActionTransformer(spec("clip", SpaceSpec.from_dict(json.loads(text))))
+    assert transform(np.array([[-7.0, -7.0], [7.0, 7.0]], np.float32)).tolist() == [[-1.0, -7.0], [2.0, 7.0]]
 
 
 def test_bounds_per_element_are_in_c_order():

@@ -52,7 +52,11 @@ def place() -> str:
         (Box(0, 1, (2,), np.bool_), SpaceSpec("box", (2,), "bool", low=0.0, high=1.0)),
         (
             Box(np.array([-1, 0], np.float32), np.array([1, np.inf], np.float32)),
-            SpaceSpec("box", (2,), "float32", low=(-1.0, 0.0), high=None),
+            SpaceSpec("box", (2,), "float32", low=(-1.0, 0.0), high=(1.0, np.inf)),
+        ),
+        (
+            Box(np.array([-np.inf, -3], np.float32), np.array([np.inf, np.inf], np.float32)),
+            SpaceSpec("box", (2,), "float32", low=(-np.inf, -3.0), high=None),
         ),
         (
             Box(0.0, np.finfo(np.float32).max, (1,), np.float32),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from srl.algorithms.distributions.base import ActionDistribution
 from srl.algorithms.distributions.build import build_distribution
 from srl.algorithms.networks.spec import resolve_network, state_of
@@ -79,7 +81,8 @@ def boxes(space: SpaceSpec) -> list[SpaceSpec]:
 
 
 def _bounded(space: SpaceSpec) -> bool:
-    return all(box.low is not None and box.high is not None for box in boxes(space))
+    bounds = [bound for box in boxes(space) for bound in (box.low, box.high)]
+    return all(bound is not None and bool(np.isfinite(bound).all()) for bound in bounds)
 
 
 def _transform(action: SpaceSpec, config: PPOConfig) -> ActionTransform:
