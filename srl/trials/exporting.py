@@ -134,7 +134,9 @@ def _module(saved: SavedPolicy, spec: PolicySpec) -> torch.nn.Module:
             hint="srl/trials/exporting.py says what it returns.",
         )
     weights = saved.checkpoint.weights()
-    policy.load_state_dict({name: torch.from_numpy(weights[name]) for name in policy.state_dict()})
+    # A tensor that has two names in the module has one among the weights.
+    names = {name for name, _ in (*policy.named_parameters(), *policy.named_buffers())} & set(policy.state_dict())
+    policy.load_state_dict({name: torch.from_numpy(weights[name]) for name in names}, strict=False)
     module: torch.nn.Module = make()
     return module.eval()
 

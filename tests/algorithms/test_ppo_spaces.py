@@ -13,6 +13,7 @@ from srl.algorithms.ppo.losses import ppo_loss
 from srl.algorithms.ppo.plugin import PPO
 from srl.algorithms.ppo.trainer import PPOAlgorithm
 from srl.api.environment import EnvironmentSpec
+from srl.api.errors import NonFiniteError
 from srl.api.spaces import SpaceSpec
 from srl.system.workers.training import Training
 
@@ -35,6 +36,21 @@ NESTED_OBSERVATION = SpaceSpec.nested(
 )
 LSTM = {"recurrent": {"type": "lstm", "size": 8, "rows": 4}}
 GRU = {"recurrent": {"type": "gru", "size": 8, "rows": 8, "learned_initial_state": True}}
+
+
+class TiedAndNoisy(torch.nn.Module):
+    """An encoder of a plugin: one weight under two names, and random while it is trained."""
+
+    features = 4
+
+    def __init__(self, observation, options):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+        self.noisy = torch.nn.Dropout(0.5)
+
+    def forward(self, inputs):
+        return self.noisy(self.second(torch.tanh(self.first(inputs))))
 
 
 def make(observation=None, action=DISCRETE, network=None, mask=False, seed=1, **options):
@@ -177,6 +193,17 @@ def test_rewards_are_scaled_by_the_deviation_of_returns_and_targets_with_them(ac
     np.testing.assert_allclose(scaled, batch["reward"] / batch["reward"].astype(np.float64).std(), rtol=1e-5)
 
 
+def test_an_infinite_reward_is_refused_though_scaled_rewards_are_cut(acted_batch):
+    training, algorithm = make(normalize_returns=True)
+    batch = acted_batch(training, seed=1)
+    batch["reward"][5, 3] = np.inf
+    before = training.flat_weights().copy()
+    with pytest.raises(NonFiniteError) as caught, training.transaction():
+        algorithm.update(batch)
+    assert "row 5, column 3, field reward" in caught.value.where
+    np.testing.assert_array_equal(training.flat_weights(), before)
+
+
 def test_popart_preserves_every_value_and_normalises_targets(acted_batch):
     training, algorithm = make(popart=True)
     policy = training.policy
@@ -302,6 +329,16 @@ def test_a_recurrent_bootstrap_of_a_block_cut_short_uses_the_state_behind_its_la
     np.testing.assert_allclose(advantage[length - 1, cut], expected[cut], atol=1e-5)
     expected = batch["reward"][15] + 0.5 * whole.numpy() - batch["value"][15]
     np.testing.assert_allclose(advantage[15, 4:], expected[4:], atol=1e-5)
+
+
+def test_acting_is_a_pure_function_whatever_the_network_does_in_training(acted_batch):
+    """Parameters may have two names; what is random in training (dropout) is not so when acting."""
+    training, algorithm = make(network={"type": f"{__file__}:TiedAndNoisy"})
+    first, second = acted_batch(training), acted_batch(training)
+    assert first["value"].any()
+    np.testing.assert_array_equal(first["value"], second["value"])
+    algorithm.update(first)
+    assert not np.array_equal(acted_batch(training)["value"], second["value"])
 
 
 def test_statistics_resume_bit_for_bit(acted_batch):

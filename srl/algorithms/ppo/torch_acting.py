@@ -21,7 +21,10 @@ class TorchActing(ActingPolicy):
     def __init__(self, spec: PolicySpec) -> None:
         super().__init__(spec)
         with torch.random.fork_rng(devices=[]):  # initial weights are replaced by load; nobody else's stream moves
-            self._policy = PPOPolicy(spec).requires_grad_(False)
+            # Whatever a plugin's network does in training alone (dropout): acting is a function of its input.
+            self._policy = PPOPolicy(spec).requires_grad_(False).eval()
+        # A tensor that has two names in the network has one among the weights.
+        self._names = {name for name, _ in (*self._policy.named_parameters(), *self._policy.named_buffers())}
         self._decision = Decision(spec)
         self._prepared: Prepared = ()
         self._device = torch.device("cpu")
@@ -39,7 +42,8 @@ class TorchActing(ActingPolicy):
         network = self._policy.network
         with torch.inference_mode():
             for name, tensor in self._policy.state_dict().items():
-                tensor.copy_(torch.from_numpy(np.array(parameters[name])))
+                if name in self._names:
+                    tensor.copy_(torch.from_numpy(np.array(parameters[name])))
             # Cloned: what needs no conversion would otherwise alias the parameters.
             self._prepared = [tensor.clone() for tensor in network.prepare()]
             if self.spec.state_size:

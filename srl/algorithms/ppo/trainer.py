@@ -152,7 +152,9 @@ class PPOAlgorithm(Algorithm):
         taken = self.advantages(batch).reshape(-1).take(position).astype(np.float32)
         old_value = batch["value"].reshape(-1).take(position)
         old_log_probability = batch["log_probability"].reshape(-1).take(position)
-        is_finite = np.isfinite(taken).all() and np.isfinite(old_log_probability).all()
+        # Rewards too: where they are scaled, infinite ones are cut.
+        read = (taken, old_log_probability, batch["reward"].reshape(-1).take(position))
+        is_finite = all(np.isfinite(one).all() for one in read)
         self.trainer.agree(None if is_finite else _first_bad_value(batch, taken, position))
         target = self._scales.targets(taken + old_value)
         mask = batch.fields.get("action_mask")
