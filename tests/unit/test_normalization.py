@@ -156,6 +156,22 @@ def test_discounted_returns_pass_over_rows_without_a_transition():
     assert found[[0, 2], 0].tolist() == [1.0, 1.5]
 
 
+def test_two_blocks_of_a_ring_group_in_one_update_follow_each_other():
+    """A fast actor, or one whose block was cut, sends two; another one in between has returns of its own."""
+    headers = [header(actor=0, sequence=4), header(actor=0, sequence=5), header(actor=1, sequence=9)]
+    together, apart = DiscountedReturns(0.5), DiscountedReturns(0.5)
+    reward = np.arange(12.0).reshape(2, 6)
+    ended, valid = np.zeros((2, 6), bool), np.ones((2, 6), bool)
+    ended[0, 2] = True
+    found = together.follow(headers, reward, ended, valid)
+    for block, one in enumerate(headers):
+        part = (slice(None), slice(2 * block, 2 * block + 2))
+        np.testing.assert_array_equal(found[part], apart.follow([one], reward[part], ended[part], valid[part]))
+    assert {key: value.tolist() for key, value in together.under_way.items()} == {
+        key: value.tolist() for key, value in apart.under_way.items()
+    }
+
+
 def test_columns_of_every_ring_group_have_returns_of_their_own_and_are_restored():
     returns = DiscountedReturns(1.0)
     reward = np.array([[1.0, 2.0, 10.0, 20.0]])

@@ -48,6 +48,25 @@ class DiscountedReturns:
             ``float64[T, C]``; what stands in rows that are not valid means nothing.
         """
         columns = reward.shape[1] // len(headers)
+        result = np.empty(reward.shape, np.float64)
+        for turn in _turns(headers):
+            # A slice where one turn has all blocks, as it nearly always does: nothing is copied.
+            place: slice | NDArray[np.int64] = slice(None)
+            if len(turn) < len(headers):
+                place = (np.array(turn)[:, None] * columns + np.arange(columns)).reshape(-1)
+            chosen = [headers[index] for index in turn]
+            result[:, place] = self._follow(chosen, reward[:, place], ended[:, place], valid[:, place])
+        return result
+
+    def _follow(
+        self,
+        headers: Sequence[BlockHeader],
+        reward: NDArray[np.floating],
+        ended: NDArray[np.bool_],
+        valid: NDArray[np.bool_],
+    ) -> NDArray[np.float64]:
+        """As :meth:`follow`, of blocks of different ring groups."""
+        columns = reward.shape[1] // len(headers)
         running = np.concatenate([self._known(header, columns) for header in headers])
         result = np.empty(reward.shape, np.float64)
         for row in range(len(reward)):
@@ -72,3 +91,16 @@ class DiscountedReturns:
     def _known(self, header: BlockHeader, columns: int) -> NDArray[np.float64]:
         known = self.under_way.get((header.actor, header.ring_group))
         return np.zeros(columns) if known is None else known
+
+
+def _turns(headers: Sequence[BlockHeader]) -> list[list[int]]:
+    """Blocks that can be followed side by side: of each ring group its first one, then its second one, ..."""
+    turns: list[list[int]] = []
+    seen: dict[Key, int] = {}
+    for index in sorted(range(len(headers)), key=lambda one: (headers[one].incarnation, headers[one].sequence)):
+        key = (headers[index].actor, headers[index].ring_group)
+        seen[key] = number = seen.get(key, -1) + 1
+        if number == len(turns):
+            turns.append([])
+        turns[number].append(index)
+    return [sorted(turn) for turn in turns]
