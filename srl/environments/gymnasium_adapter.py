@@ -32,6 +32,7 @@ from srl.environments.recording import (
     FrameRecorder,
     cannot_be_filmed,
     check_render_modes,
+    follow_the_body,
     frames_per_second,
 )
 from srl.environments.sources import SingleSource, VectorSource, from_entry, from_id, import_named, making
@@ -163,6 +164,7 @@ class GymnasiumFactory(EnvironmentFactory):
         made: list[SingleEnv] = []
 
         def filmed(env: SingleEnv) -> SingleEnv:
+            follow_the_body(env)
             made.append(FrameRecorder(wrap(env) if wrap else env, frames, setup.name))
             return made[-1]
 

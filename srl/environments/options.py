@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from srl.api.errors import ExperimentError, SRLError
+from srl.api.problems import expected_value, near_value, shown_value
 from srl.api.suggest import did_you_mean
 
 
@@ -66,5 +67,10 @@ def _problem(model: type[BaseModel], detail: dict[str, Any]) -> SRLError:
     if detail["type"] == "extra_forbidden":
         keys = known_keys(model)
         return SRLError("unknown key", where=where, hint=did_you_mean(where, keys, "keys"))
-    value = None if detail["type"] in ("missing", "value_error") else detail["input"]
-    return SRLError(str(detail["msg"]).removeprefix("Value error, "), where=where, value=value)
+    if detail["type"] == "missing":
+        return SRLError("missing key", where=where)
+    if detail["type"] == "value_error":
+        return SRLError(str(detail["ctx"]["error"]), where=where)
+    expected, value = expected_value(detail), shown_value(detail["input"])
+    what = "no value" if value is None else "wrong value"
+    return SRLError(what, where=where, value=value, expected=expected, hint=near_value(value, [expected]))

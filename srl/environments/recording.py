@@ -14,6 +14,7 @@ from srl.api.importing import import_target
 
 SingleEnv = gymnasium.Env[Any, Any]
 RENDER_MODE = "rgb_array"
+FREE_CAMERA = -1
 
 
 class FrameRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -56,6 +57,22 @@ class FrameRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
                 expected="uint8[height, width, 3]",
             )
         self._frames.append(array.copy())  # an environment may draw into one buffer again and again
+
+
+def follow_the_body(env: SingleEnv) -> None:
+    """Let a MuJoCo environment be filmed by its own camera that goes along, where nobody chose another.
+
+    Left alone Gymnasium films from a camera that stays where it is: whoever runs has left the picture after a second.
+    """
+    renderer = getattr(env.unwrapped, "mujoco_renderer", None)
+    if renderer is None or getattr(renderer, "camera_id", None) != FREE_CAMERA:
+        return
+    import mujoco  # the environment is made of it
+
+    model: Any = env.unwrapped.model  # type: ignore[attr-defined]  # whoever has a renderer has a model
+    camera = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_CAMERA, "track")
+    if camera >= 0:
+        renderer.camera_id = camera
 
 
 def check_render_modes(name: str, entry: str | None) -> None:

@@ -42,7 +42,10 @@ def misfit(field: str, value: Any, shape: tuple[int, ...], dtype: np.dtype[Any],
         dtype: Expected dtype.
         where: Environment and step.
     """
-    seen = np.asarray(value) if not isinstance(value, (dict, tuple, list)) else None
+    try:
+        seen = np.asarray(value) if not isinstance(value, (dict, tuple)) else None
+    except ValueError:  # a ragged list
+        seen = None
     return EnvironmentFault(
         f"the {field} does not have the shape and dtype of the space the environment declares",
         where=where,
