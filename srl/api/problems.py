@@ -121,19 +121,22 @@ def _problem(path: KeyPath, details: list[Any], tree: KeyTree, lines: Mapping[Ke
     if first["type"] == "union_tag_not_found":
         return SRLError(with_line("missing key", path, lines), where=where, expected=_kinds(path))
     if first["type"] == "value_error":
-        return SRLError(with_line(str(first["ctx"]["error"]), path, lines), where=where, value=_shown(first["input"]))
-    expected = list(dict.fromkeys(_expected(detail) for detail in details))
+        return SRLError(
+            with_line(str(first["ctx"]["error"]), path, lines), where=where, value=shown_value(first["input"])
+        )
+    expected = list(dict.fromkeys(expected_value(detail) for detail in details))
     value = first["ctx"]["tag"] if first["type"] == "union_tag_invalid" else first["input"]
     return SRLError(
         with_line("wrong value", path, lines) if value is not None else with_line("no value", path, lines),
         where=where,
-        value=_shown(value),
+        value=shown_value(value),
         expected=" or ".join(expected),
-        hint=_near_value(value, expected),
+        hint=near_value(value, expected),
     )
 
 
-def _expected(detail: Any) -> str:
+def expected_value(detail: Any) -> str:
+    """What one of pydantic's error details asks for, in our words."""
     template = _EXPECTED.get(detail["type"])
     if detail["type"].startswith("string_pattern") and "A-Za-z0-9_" in detail["ctx"]["pattern"]:
         return "a name: letters, digits, _ and -, beginning with a letter"
@@ -141,7 +144,7 @@ def _expected(detail: Any) -> str:
     return template.format(**context) if template else str(detail["msg"])
 
 
-def _shown(value: Any) -> Any:
+def shown_value(value: Any) -> Any:
     """The value, short enough for a message."""
     if value is None or isinstance(value, bool | int | float):
         return value
@@ -149,7 +152,8 @@ def _shown(value: Any) -> Any:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def _near_value(value: Any, expected: list[str]) -> str:
+def near_value(value: Any, expected: list[str]) -> str:
+    """A question after the quoted value that is nearest; empty without one."""
     close = nearest(str(value), re.findall(r"'([^']+)'", " ".join(expected)), count=1)
     return f"Did you mean '{close[0]}'?" if close else ""
 

@@ -113,7 +113,7 @@ def test_its_options_are_checked_with_their_key_paths(trial_run, installed):
     assert "- policies.main.algorithm.hiden: no such key" in done.stderr
     assert "Did you mean 'policies.main.algorithm.hidden'?" in done.stderr
     assert "- environment.limits: unknown key (override). Did you mean 'limit'?" in done.stderr
-    assert "environment.distance: Input should be greater than or equal to 1" in done.stderr
+    assert "environment.distance: wrong value" in done.stderr
 
 
 def test_without_the_package_its_names_are_unknown(trial_run):

@@ -19,6 +19,13 @@ def problem(options: dict) -> SRLError:
     return found
 
 
+def test_a_wrong_value_is_told_as_everywhere():
+    found = problem({"id": "CartPole-v1", "action_mask": "inf"})
+    assert str(found) == (
+        "action_mask: wrong value (got 'inf'); expected 'info', 'observation' or 'method'. Did you mean 'info'?"
+    )
+
+
 @pytest.fixture
 def module(monkeypatch):
     """An importable module named ``toy_plugin``."""
