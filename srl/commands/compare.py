@@ -22,7 +22,7 @@ def parser() -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Print the two tables."""
-    from srl.trials.comparing import COLUMNS, compare, short_names
+    from srl.trials.comparing import COLUMNS, compare
     from srl.trials.running import load_all
     from srl.trials.tables import text_table
 
@@ -33,9 +33,8 @@ def run(options: argparse.Namespace) -> int:
     print("\n".join(text_table(COLUMNS, [[row[name] for name in COLUMNS] for row in result.rows])))
     if len(result.rows) > 1:
         keys = result.differences
-        names = short_names(list(keys))
         trials = [row["trial"] for row in result.rows]
-        rows = [[names[key], *(_plain(value) for value in values)] for key, values in keys.items()]
+        rows = [[key, *(_plain(value) for value in values)] for key, values in keys.items()]
         print()
         print("\n".join(text_table(["key", *trials], rows)) if rows else "The experiments differ in nothing but seeds.")
     return 0

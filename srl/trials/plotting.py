@@ -163,13 +163,15 @@ def _draw(axes: Axes, group: Group, metric: str, x: str, band: str, colour: str)
     style |= {"marker": "o", "markersize": 4} if is_evaluation else {}
     what = {RETURN: "training", EVALUATION: "evaluation"}.get(metric, metric)
     if len(lines) == 1:
+        style |= _visible(lines[0])
         seed = f", seed {group.trials[0].experiment.seed}" if len(group.trials) == 1 else ", one seed"
         axes.plot(*lines[0], **style, label=f"{group.label}{seed}: {what}")
         return
     for line in lines:
-        axes.plot(*line, color=colour, alpha=0.25, linewidth=0.8, linestyle=style["linestyle"])
+        axes.plot(*line, color=colour, alpha=0.25, linewidth=0.8, linestyle=style["linestyle"], **_visible(line))
     merged = over_seeds(lines, band, by_point=is_evaluation)
-    if merged is None:
+    if merged is None:  # no mean, as they share no env steps; the legend names the thin lines
+        axes.plot([], [], **style | _visible(lines[0]), alpha=0.25, label=f"{group.label}: {what}, single seeds")
         return
     grid, mean, lower, upper = merged
     if len(grid) == _GRID_POINTS:
@@ -177,6 +179,11 @@ def _draw(axes: Axes, group: Group, metric: str, x: str, band: str, colour: str)
     band_text = "± std" if band == "std" else "min to max"
     axes.plot(grid, mean, **style, label=f"{group.label}: {what}, mean of {len(lines)} seeds, band {band_text}")
     axes.fill_between(grid, lower, upper, color=colour, alpha=0.15, linewidth=0)
+
+
+def _visible(line: Points) -> dict[str, Any]:
+    """A line of one point has no length: without a marker nothing of it is seen."""
+    return {"marker": "o", "markersize": 4} if len(line[0]) == 1 else {}
 
 
 def _points(trial: Trial, metric: str, x: str) -> Points | None:

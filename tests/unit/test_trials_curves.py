@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import matplotlib.axes
 import numpy as np
 import pytest
 
@@ -126,6 +127,31 @@ def test_a_picture_of_one_trial_and_of_several(make, tmp_path, capsys):
         plot_trials([first, second], both, x=x, metric="episode/return")
 
 
+def test_a_picture_of_several_trials_lies_beside_them(make, tmp_path, monkeypatch, capsys):
+    first, second = make("a", 1), make("b", 2)
+    drawn = []
+    monkeypatch.setattr("srl.trials.plotting.plot_trials", lambda trials, path, **_: drawn.append(path) or path)
+    assert cli.main(["plot", str(first.path)]) == 0
+    assert cli.main(["plot", str(first.path), str(second.path)]) == 0
+    joint = tmp_path / "a-seeds.json"
+    joint.write_text(json.dumps({"trials": [{"trial": str(first.path)}, {"trial": str(second.path)}]}))
+    assert cli.main(["plot", str(joint)]) == 0
+    assert drawn == [first.path / "plot.png", tmp_path / "plot.png", tmp_path / "a-seeds.png"]
+
+
+def test_lines_of_one_point_are_seen(make, tmp_path, monkeypatch):
+    trials = [
+        make(f"t{at}", seed, rows=[row("training", at, **{"episode/return": 5.0})]) for seed, at in ((1, 9), (2, 7))
+    ]
+    drawn = []
+    plot = matplotlib.axes.Axes.plot
+    monkeypatch.setattr("matplotlib.axes.Axes.plot", lambda *line, **style: drawn.append(style) or plot(*line, **style))
+    plot_trials(trials[:1], tmp_path / "one.png")
+    plot_trials(trials, tmp_path / "two.png")
+    assert [style["marker"] for style in drawn] == ["o"] * 4
+    assert drawn[-1]["label"] == "cartpole_ppo: training, single seeds"
+
+
 def test_nothing_to_draw_is_said(make, tmp_path, monkeypatch):
     empty = make("a", rows=[])
     with pytest.raises(UsageError, match="no such points yet"):
@@ -155,7 +181,7 @@ def test_a_comparison_has_what_came_out_and_what_differs(make, capsys):
     assert json.loads(capsys.readouterr().out) == result.to_dict()
     assert cli.main(["compare", str(first.path), str(second.path)]) == 0
     out = capsys.readouterr().out
-    assert "gamma      0.98  0.5" in out
+    assert "policies.main.algorithm.gamma  0.98  0.5" in out
     assert cli.main(["compare", str(first.path), str(make("c", 5).path)]) == 0
     assert "differ in nothing but seeds" in capsys.readouterr().out
 
