@@ -104,7 +104,7 @@ class LiveScreen(Screen):
     def finish(self, summary: Mapping[str, Any], trial: Path) -> None:
         """Replace the screen by the result."""
         self.close()
-        for line in end_lines(summary, trial, self._frame().glyphs):
+        for line in end_lines(summary, trial, self._frame().glyphs, self._console.width):
             self._console.print(line, soft_wrap=True, highlight=False)
 
     def close(self) -> None:

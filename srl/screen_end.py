@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from rich.text import Text
 
 from srl.screen_format import Glyphs, number
 
+_INDENT = 14
 _REASONS = {
     "env_steps": "the budget of env steps is used up",
     "updates": "all updates are made",
@@ -23,13 +25,15 @@ _REASONS = {
 }
 
 
-def end_lines(summary: Mapping[str, Any], trial: Path, glyphs: Glyphs) -> list[Text]:
+def end_lines(summary: Mapping[str, Any], trial: Path, glyphs: Glyphs, width: int | None = None) -> list[Text]:
     """The lines to print.
 
     Args:
         summary: As in ``summary.json``; what is not there is left out.
         trial: The trial directory.
         glyphs: Characters to draw with.
+        width: Of the terminal, in columns; what is longer goes on in the next line, but commands stay whole. ``None`` =
+            no bound.
     """
     reason = str(summary.get("exit_reason"))
     title = Text.assemble(("SRL ", "bold cyan"), (str(summary.get("experiment", "")), "bold"), " is over: ")
@@ -40,22 +44,36 @@ def end_lines(summary: Mapping[str, Any], trial: Path, glyphs: Glyphs) -> list[T
         ("trial", place),
         ("", "summary.json, metrics.jsonl, experiment.yaml, main.log, checkpoints/, tensorboard/, logs/"),
     ]
+    told = [(name if not index else "", part) for name, text in [*rows, *files] for index, part in _parts(text, width)]
+    following = [("" if index else "next", command) for index, command in enumerate(_next(summary, reason, place))]
+    return [title, *(_line(name, text) for name, text in [*told, *following])]
+
+
+def _parts(text: str, width: int | None) -> Iterator[tuple[int, str]]:
+    if width is None:
+        return enumerate([text])
+    return enumerate(textwrap.wrap(text, max(30, width - _INDENT), break_long_words=False, break_on_hyphens=False))
+
+
+def _next(summary: Mapping[str, Any], reason: str, place: str) -> list[str]:
+    """Commands that make sense now: nothing can be scored or drawn where nothing was trained."""
     quoted = shlex.quote(place)
-    following = [
-        ("next", f"srl-run evaluate {quoted} --episodes 100"),
-        ("", f"srl-run video {quoted}"),
-        ("", f"srl-run plot {quoted}"),
-        (
-            "",
-            f"srl-run {shlex.quote(os.path.join(place, 'experiment.yaml'))} --seed {int(summary.get('seed') or 0) + 1}",
-        ),
-        ("", f"tensorboard --logdir {shlex.quote(os.path.join(place, 'tensorboard'))}"),
+    again = f"srl-run {shlex.quote(os.path.join(place, 'experiment.yaml'))}"
+    commands = [f"less {shlex.quote(os.path.join(place, 'main.log'))}"] if reason == "failed" else []
+    if summary.get("updates") == 0:
+        return [*commands, again]
+    return [
+        *commands,
+        f"srl-run evaluate {quoted} --episodes 100",
+        f"srl-run video {quoted}",
+        f"srl-run plot {quoted}",
+        f"{again} --seed {int(summary.get('seed') or 0) + 1}",
+        f"tensorboard --logdir {shlex.quote(os.path.join(place, 'tensorboard'))}",
     ]
-    return [title, *(_line(name, text) for name, text in [*rows, *files, *following])]
 
 
 def _line(name: str, text: str) -> Text:
-    return Text.assemble((f"  {name:<12}", "dim"), text)
+    return Text.assemble((f"  {name:<{_INDENT - 2}}", "dim"), text)
 
 
 def _result(summary: Mapping[str, Any], glyphs: Glyphs) -> list[tuple[str, str]]:

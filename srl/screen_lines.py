@@ -209,7 +209,9 @@ def _edge(edge: EdgeRow, name_width: int, *, is_wide: bool) -> Text:
     dropped = sum(edge.dropped.values())
     ends = ("producers", "consumers") if is_wide else ("", "")
     what = ("for credit", "for blocks") if edge.kind == "sample" else ("for replies", "for requests")
-    line = Text(f"{edge.name:<{name_width}} {edge.sent:>10,} {edge.received:>10,} {edge.in_flight:>9,} ")
+    # The ends report at different times: what is received already was sent, even if its sender has not said so yet.
+    sent = max(edge.sent, edge.received)
+    line = Text(f"{edge.name:<{name_width}} {sent:>10,} {edge.received:>10,} {edge.in_flight:>9,} ")
     line.append(f"{dropped:>7,}", "yellow" if dropped else "")
     waits = zip(ends, (edge.producers_wait, edge.consumers_wait), what, strict=True)
     line.append("  " + ", ".join(f"{end} {wait:.0%} {which}".strip() for end, wait, which in waits))

@@ -1,6 +1,7 @@
 """The screen fits every terminal, says what is going on, and never shows a NaN."""
 
 import io
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from srl.api.errors import UsageError
 from srl.screen import LiveScreen, NoScreen, PlainScreen, make_screen
+from srl.screen_end import end_lines
 from srl.screen_format import ACTIVITIES, ASCII, UNICODE, cells, duration, sparkline, time_bar
 from srl.screen_lines import Frame, screen_lines
 from srl.system.metrics.snapshot import (
@@ -239,6 +241,14 @@ def test_a_dumb_terminal_gets_lines_and_off_gets_nothing(monkeypatch):
         make_screen("fancy", stream)
 
 
+def test_no_stream_shows_more_received_than_sent():
+    """The ends report at different times; a reader of the screen should not have to know."""
+    edge = EdgeRow("samples", "sample", 12, 13, 0, {}, 0.3, 0.1)
+    lines = [line.plain for line in screen_lines(replace(full(), edges=(edge,)), Frame(120, 40, UNICODE))]
+    (shown,) = [line.split() for line in lines if line.startswith("samples")]
+    assert shown[1:4] == ["13", "13", "0"]
+
+
 SUMMARY = {
     "experiment": "toy",
     "exit_reason": "env_steps",
@@ -276,6 +286,30 @@ def test_the_end_names_result_files_and_next_commands(tmp_path, monkeypatch):
         "tensorboard --logdir trials/toy-1/tensorboard",
     ):
         assert expected in shown, expected
+
+
+def test_the_end_fits_the_terminal_and_commands_stay_whole(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    trial = tmp_path / "trials" / ("toy-" + 60 * "1")
+    lines = [line.plain for line in end_lines(SUMMARY, trial, UNICODE, 80)]
+    following = [line[:12].strip() for line in lines].index("next")
+    told, commands = lines[2:following], lines[following:]
+    assert all(len(line) <= 80 for line in told if str(trial.name) not in line)
+    assert f"              srl-run {os.path.join('trials', trial.name, 'experiment.yaml')} --seed 5" in commands
+    whole = [line.plain for line in end_lines(SUMMARY, trial, UNICODE)]
+    assert [word for line in lines for word in line.split()] == [word for line in whole for word in line.split()]
+
+
+def test_what_failed_is_read_first_and_nothing_untrained_is_scored(tmp_path):
+    failed = [line.plain for line in end_lines({**SUMMARY, "exit_reason": "failed"}, tmp_path / "t", UNICODE)]
+    first = next(index for index, line in enumerate(failed) if line.startswith("  next"))
+    assert failed[first].endswith("/t/main.log")
+    assert any("srl-run evaluate" in line for line in failed)
+    early = [
+        line.plain for line in end_lines({**SUMMARY, "exit_reason": "failed", "updates": 0}, tmp_path / "t", UNICODE)
+    ]
+    assert not any(command in line for line in early for command in ("evaluate", "video", "plot", "tensorboard --"))
+    assert early[-1].endswith("/t/experiment.yaml")
 
 
 def test_the_end_of_a_trial_that_never_began(tmp_path):
