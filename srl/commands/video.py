@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import sys
+import time
 from pathlib import Path
+from typing import TextIO
 
 from srl.commands.parsing import add_saved_policy, add_trial, at_least_one, make_parser
 
@@ -36,15 +39,21 @@ def run(options: argparse.Namespace) -> int:
     from srl.trials.trial import load
     from srl.trials.video import make_video
 
-    video = make_video(
-        load(options.trial).path,
-        options.out,
-        episodes=options.episodes,
-        checkpoint=options.checkpoint,
-        policy=options.policy,
-        seed=options.seed,
-        max_frames=options.max_frames,
-    )
+    progress = _Progress(sys.stderr) if sys.stderr.isatty() else None
+    try:
+        video = make_video(
+            load(options.trial).path,
+            options.out,
+            episodes=options.episodes,
+            checkpoint=options.checkpoint,
+            policy=options.policy,
+            seed=options.seed,
+            max_frames=options.max_frames,
+            progress=progress,
+        )
+    finally:
+        if progress:
+            progress.end()
     print(video.path)
     seconds = video.frames / video.frames_per_second
     returns = ", ".join(f"{value:g}" for value in video.returns) or "none ended"
@@ -55,3 +64,24 @@ def run(options: argparse.Namespace) -> int:
     if video.is_cut:
         print(f"cut at --max-frames {options.max_frames} in the midst of an episode")
     return 0
+
+
+_CLEAR = "\r\x1b[K"
+
+
+class _Progress:
+    """One line that counts frames: without a GPU some environments draw ten a second, and silence looks like a hang."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._next = time.monotonic() + 1.0
+
+    def __call__(self, frames: int) -> None:
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + 0.5
+            self._stream.write(f"{_CLEAR}filming: {frames:,} frames so far")
+            self._stream.flush()
+
+    def end(self) -> None:
+        self._stream.write(_CLEAR)
+        self._stream.flush()

@@ -27,6 +27,7 @@ from typing import Any
 
 from srl.api.errors import ResourceError, UsageError
 from srl.api.experiment import Experiment
+from srl.api.suggest import nearest
 from srl.system.durable import disk_errors, write_file
 from srl.system.metrics.json_values import dump_json
 from srl.system.structure import StructureError, flatten, unflatten
@@ -86,12 +87,16 @@ class TrialDirectory:
         if trial.experiment.is_file():
             return trial
         nearby = sorted(path.glob("*/experiment.yaml"), key=lambda file: file.stat().st_mtime)
-        raise UsageError(
-            "no such directory" if not path.is_dir() else "this directory is no trial: it has no experiment.yaml",
-            where=str(path),
-            expected="a trial directory, as srl-run makes below trials/",
-            hint=f"The newest trial in it is {nearby[-1].parent}" if nearby else "",
-        )
+        hint = f"The newest trial in it is {nearby[-1].parent}" if nearby else ""
+        what = "this directory is no trial: it has no experiment.yaml"
+        if path.is_file():
+            what = "this is a file"
+            hint = "It stands for several trials: name one of them." if path.name.endswith("-seeds.json") else ""
+        elif not path.is_dir():
+            what = "no such directory"
+            names = [file.parent.name for file in path.parent.glob("*/experiment.yaml")]
+            hint = "".join(f"Did you mean '{path.parent / name}'?" for name in nearest(path.name, names, count=1))
+        raise UsageError(what, where=str(path), expected="a trial directory, as srl-run makes below trials/", hint=hint)
 
     @property
     def experiment(self) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +59,7 @@ def make_video(
     policy: str | None = None,
     seed: int | None = None,
     max_frames: int = MAX_FRAMES,
+    progress: Callable[[int], None] | None = None,
 ) -> Video:
     """Film episodes of a saved version in the trial's own environment: deterministic actions.
 
@@ -70,6 +71,7 @@ def make_video(
         policy: Policy name; ``None`` = the evaluators' policy, or the first one.
         seed: Of the environment; ``None`` = from the experiment's seed.
         max_frames: Bound on the length.
+        progress: Told the number of frames so far after each one.
 
     Raises:
         UsageError: No episode asked for, no trial, no checkpoint, or an environment that cannot be filmed.
@@ -90,7 +92,7 @@ def make_video(
     )
     try:
         _check_spaces(saved, recording)
-        return _film(saved, recording, target, episodes, max_frames)
+        return _film(saved, recording, target, episodes, max_frames, progress or (lambda frames: None))
     finally:
         recording.environment.close()
 
@@ -105,13 +107,21 @@ def episode_frames(runner: EpisodeRunner, recording: Recording) -> Iterator[Fram
         yield from taken[:1] if runner.done() else taken
 
 
-def _film(saved: SavedPolicy, recording: Recording, target: Path, episodes: int, max_frames: int) -> Video:
+def _film(
+    saved: SavedPolicy,
+    recording: Recording,
+    target: Path,
+    episodes: int,
+    max_frames: int,
+    progress: Callable[[int], None],
+) -> Video:
     runner = EpisodeRunner(recording.environment, saved.spec, [episodes], saved.acting)
     count = 0
     with _writer(target, recording.frames_per_second) as write:
         for frame in episode_frames(runner, recording):
             write(frame)
             count += 1
+            progress(count)
             if count == max_frames:
                 break
     return Video(

@@ -106,6 +106,12 @@ def test_open_refuses_what_is_no_trial_and_names_the_nearest(tmp_path):
         TrialDirectory.open(trial.path)
     trial.write_experiment("name: toy\n", as_written="name: toy # mine\n")
     assert TrialDirectory.open(trial.path) == trial
+    with pytest.raises(UsageError, match=f"no such directory.*Did you mean '{trial.path}'"):
+        TrialDirectory.open(trial.path.with_name(trial.path.name[:-1]))
+    joint = tmp_path / "both-seeds.json"
+    joint.write_text("{}")
+    with pytest.raises(UsageError, match=r"this is a file.*name one of them"):
+        TrialDirectory.open(joint)
     assert trial.experiment_as_written.read_text() == "name: toy # mine\n"
     with pytest.raises(UsageError) as caught:
         TrialDirectory.open(tmp_path)

@@ -56,7 +56,9 @@ def test_wrappers_are_filmed_through_one_frame_per_env_step(untrained_trial, tmp
 
 
 def test_a_film_is_cut_at_its_largest_number_of_frames(untrained_trial, tmp_path):
-    video = make_video(untrained_trial(film()), tmp_path / "film.mp4", episodes=9, max_frames=8)
+    told = []
+    video = make_video(untrained_trial(film()), tmp_path / "film.mp4", episodes=9, max_frames=8, progress=told.append)
+    assert told == [1, 2, 3, 4, 5, 6, 7, 8]
     assert (video.frames, video.is_cut, video.lengths) == (8, True, (5,))
     assert read(video.path)[1] == pytest.approx(shades(0, 1)[:8], abs=2)
 
