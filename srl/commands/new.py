@@ -40,7 +40,7 @@ SKELETONS: Mapping[str, Skeleton] = {
     ),
     "environment": Skeleton(
         {"{name}.py": "environment.py", "{name}.yaml": "environment.yaml", "test_{name}.py": "test_environment.py"},
-        ("python -m pytest {directory}test_{name}.py", "srl-run {directory}{name}.yaml"),
+        ("srl-run {directory}{name}.yaml", "python -m pytest {directory}test_{name}.py"),
     ),
     "experiment": Skeleton(
         {"{name}.yaml": "experiment.yaml"}, ("srl-run check {directory}{name}.yaml", "srl-run {directory}{name}.yaml")
@@ -73,7 +73,9 @@ def run(options: argparse.Namespace) -> int:
         print(f"written  {path}")
     directory = "" if options.directory == Path() else shlex.quote(f"{options.directory}/")
     for index, command in enumerate(SKELETONS[options.kind].commands):
-        print(f"{'' if index else 'next':7}  {command.format(name=options.name, directory=directory)}")
+        lacks_pytest = "pytest" in command and importlib.util.find_spec("pytest") is None
+        note = "    (needs: pip install pytest)" if lacks_pytest else ""
+        print(f"{'' if index else 'next':7}  {command.format(name=options.name, directory=directory)}{note}")
     return 0
 
 
