@@ -50,6 +50,10 @@ class Rollout(ABC):
     def part(self, first: int, last: int) -> Part:
         """Units ``first`` to ``last`` of the present order."""
 
+    @abstractmethod
+    def advantage(self, first: int, last: int) -> NDArray[np.float32]:
+        """Advantages of the transitions of :meth:`part`, ``[M]``; costs no gathering of inputs."""
+
 
 class Rows(Rollout):
     """Single transitions.
@@ -79,6 +83,10 @@ class Rows(Rollout):
         """Transitions ``first`` to ``last``."""
         inputs = gather(self._inputs, self._position[first:last], self._place)
         return Part(inputs, None, None, sliced(self._data, first, last))
+
+    def advantage(self, first: int, last: int) -> NDArray[np.float32]:
+        """As in the base class."""
+        return self._data.advantage[first:last]
 
 
 class Sequences(Rollout):
@@ -122,12 +130,21 @@ class Sequences(Rollout):
 
     def part(self, first: int, last: int) -> Part:
         """Sequences ``first`` to ``last``, time first."""
-        positions = sequence_positions(self._units[first:last], self._rows, self._columns)
-        number = self._number[positions.reshape(-1)]
+        positions, number = self._numbers(first, last)
         chosen = np.flatnonzero(number >= 0)
         memory = memory_of(self._batch, self._units[first:last], positions, self._place)
         inputs = gather(self._inputs, positions.reshape(-1), self._place)
         return Part(inputs, memory, chosen, taken(self._data, number[chosen]))
+
+    def advantage(self, first: int, last: int) -> NDArray[np.float32]:
+        """As in the base class."""
+        _, number = self._numbers(first, last)
+        return self._data.advantage[number[number >= 0]]
+
+    def _numbers(self, first: int, last: int) -> tuple[Indices, Indices]:
+        """Where the rows of some sequences lie ``[rows, U]``, and the numbers of their transitions ``[rows * U]``."""
+        positions = sequence_positions(self._units[first:last], self._rows, self._columns)
+        return positions, self._number[positions.reshape(-1)]
 
 
 def sequence_positions(units: Indices, rows: int, columns: int) -> Indices:
