@@ -71,8 +71,10 @@ class PPOAlgorithm(Algorithm):
         rollout = self._rollout(batch, position, data)
         order = Order(self.trainer, batch.headers, rollout.present)
         steps = min(ceil(total / self.config.minibatch_rows), order.total)
-        for epochs_done in range(1, self.config.epochs + 1):  # noqa: B007 used after the loop
+        for epochs_done in range(1, self.config.epochs + 1):
             sums, norm = self._epoch(rollout, order, steps)
+            if epochs_done < self.config.epochs and self.config.target_kl is None:
+                continue  # nobody asks, and asking is a message to every rank
             means = self._means(sums, total)
             if self.config.target_kl is not None and means["approximate_kl"] > self.config.target_kl:
                 break
