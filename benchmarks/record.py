@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -135,7 +136,7 @@ def main() -> None:
         kept["curve"] = peer_curve(result)
         (folder / f"sb3-{result['seed']}.json").write_text(json.dumps(kept) + "\n")
     draw(options.trials, folder / "curve.png", options.name, peers)
-    commands = "\n".join("    " + " ".join(summary["command"]) for summary in summaries)
+    commands = "\n".join("    " + shlex.join(summary["command"]) for summary in summaries)
     rows = "\n".join(row(summary) for summary in summaries)
     here = machine()
     here |= {name: number for name, number in here.pop("packages").items()} | here.pop("environment")
