@@ -14,7 +14,7 @@ ARGS ?=
 BIN := $(VENV)/bin
 comma := ,
 CHECKED := srl tests benchmarks docs/generator
-TESTED := screen$(comma)atari$(comma)box2d$(comma)mujoco$(comma)envpool$(comma)export$(comma)wandb$(comma)prometheus$(comma)docs$(comma)dev
+TESTED := screen$(comma)atari$(comma)box2d$(comma)mujoco$(comma)images$(comma)envpool$(comma)export$(comma)wandb$(comma)prometheus$(comma)docs$(comma)dev
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-input $(if $(CI),-qq) --constraint constraints.txt
 
 # One thread per process: the trials under test are many processes, and a thread pool in each of them would fight

@@ -26,6 +26,7 @@ INSTALL_COMMANDS = {
     "envpool": 'pip install "srl-dataflow[envpool]"',
     "mujoco": 'pip install "srl-dataflow[mujoco]"',
     "Box2D": 'pip install "srl-dataflow[box2d]"',
+    "cv2": 'pip install "srl-dataflow[images]"',
     "pygame": 'pip install "gymnasium[classic-control]"',
     "jax": 'pip install "gymnasium[jax]"',
 }

@@ -269,7 +269,7 @@ def gray_scale(env: SingleEnv, options: GrayScaleOptions) -> SingleEnv:
 
 
 class ResizeOptions(Options):
-    """Options of ``resize``."""
+    """Options of ``resize`` (extra: ``images``)."""
 
     height: int = Field(ge=1, description="New height in pixels.")
     width: int = Field(ge=1, description="New width in pixels.")

@@ -74,7 +74,7 @@ def test_an_algorithm_has_a_recipe(new, trial_run, tmp_path):
 
 
 def test_an_environment_is_solved_as_written_and_its_own_tests_pass(new, follow, tmp_path):
-    _, (tests, train) = new("environment", "falling_ball", "--directory", "with space/deep")
+    _, (train, tests) = new("environment", "falling_ball", "--directory", "with space/deep")
     assert {path.name for path in (tmp_path / "with space/deep").iterdir()} == {
         "falling_ball.py", "falling_ball.yaml", "test_falling_ball.py",
     }  # fmt: skip

@@ -6,7 +6,7 @@ from srl import cli
 from srl.commands.new import SKELETONS, write_skeleton
 
 
-@pytest.mark.parametrize("name", ["maze", "my_maze", "Maze2", "aB_c"])
+@pytest.mark.parametrize("name", ["cave", "my_cave", "Cave2", "aB_c"])
 @pytest.mark.parametrize("kind", SKELETONS)
 def test_good_names(tmp_path, kind, name, capsys):
     assert cli.main(["new", kind, name, "--directory", str(tmp_path)]) == 0
