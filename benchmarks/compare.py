@@ -194,6 +194,33 @@ def table(summary: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def run_rounds(systems: dict[str, System], options: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
+    """Runs of every system in turn, ``options.rounds`` times; each rate is printed as it comes."""
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in systems}
+    for number in range(options.rounds):
+        for name, one in systems.items():
+            result = run_once(one, options.env_steps, seed=number + 1, timeout_seconds=options.timeout)
+            runs[name].append(result)
+            print(f"round {number + 1} {name:<16}{result['env_steps_per_second']:>12,.0f} env steps/s", flush=True)
+    return runs
+
+
+def write_results(script: str, options: argparse.Namespace, summary: dict[str, Any]) -> None:
+    """Write ``results/NAME.json``: the figures with command, revision and machine."""
+    RESULTS.mkdir(exist_ok=True)
+    record = {
+        "command": f"python benchmarks/{script}.py {' '.join(sys.argv[1:])}",
+        "commit": commit(),
+        "machine": machine(),
+        "env_steps": options.env_steps,
+        "rounds": options.rounds,
+        "systems": summary,
+    }
+    path = RESULTS / f"{options.name}.json"
+    path.write_text(json.dumps(record, indent=2) + "\n")
+    print(f"written: {path.relative_to(PROJECT)}")
+
+
 def main() -> None:
     """Run the rounds, print the table, write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -204,27 +231,11 @@ def main() -> None:
     parser.add_argument("--name", help="name of the results file; default = do not write one")
     options = parser.parse_args()
 
-    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in options.systems}
-    for number in range(options.rounds):
-        for name in options.systems:
-            result = run_once(SYSTEMS[name], options.env_steps, seed=number + 1, timeout_seconds=options.timeout)
-            runs[name].append(result)
-            print(f"round {number + 1} {name:<16}{result['env_steps_per_second']:>12,.0f} env steps/s", flush=True)
+    runs = run_rounds({name: SYSTEMS[name] for name in options.systems}, options)
     summary = summarise(runs)
     print(table(summary))
     if options.name:
-        RESULTS.mkdir(exist_ok=True)
-        record = {
-            "command": f"python benchmarks/compare.py {' '.join(sys.argv[1:])}",
-            "commit": commit(),
-            "machine": machine(),
-            "env_steps": options.env_steps,
-            "rounds": options.rounds,
-            "systems": summary,
-        }
-        path = RESULTS / f"{options.name}.json"
-        path.write_text(json.dumps(record, indent=2) + "\n")
-        print(f"written: {path.relative_to(PROJECT)}")
+        write_results("compare", options, summary)
 
 
 if __name__ == "__main__":

@@ -14,10 +14,8 @@ measured is told in compare.py. Results go to benchmarks/results/NAME.json.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 
-from compare import PROJECT, RESULTS, SRL_OPTIONS, SRL_RUN, System, commit, machine, run_once, summarise, table
+from compare import SRL_OPTIONS, SRL_RUN, System, run_rounds, summarise, table, write_results
 
 
 def system(experiment: str, ranks: int, actors: int, environments: int, overrides: list[str]) -> System:
@@ -53,12 +51,7 @@ def main() -> None:
         )
         for ranks in options.ranks
     }
-    runs: dict[str, list[dict[str, float]]] = {name: [] for name in systems}
-    for number in range(options.rounds):
-        for name, one in systems.items():
-            runs[name].append(run_once(one, options.env_steps, seed=number + 1, timeout_seconds=options.timeout))
-            rate = runs[name][-1]["env_steps_per_second"]
-            print(f"round {number + 1} {name:<16}{rate:>12,.0f} env steps/s", flush=True)
+    runs = run_rounds(systems, options)
     summary = summarise(runs)
     print(table(summary))
     for name, found in runs.items():
@@ -66,18 +59,7 @@ def main() -> None:
         summary[name]["waiting_for_ranks"] = waits
         print(f"{name:<16} waiting for ranks: {', '.join(f'{share:.1%}' for share in waits)}")
     if options.name:
-        RESULTS.mkdir(exist_ok=True)
-        record = {
-            "command": f"python benchmarks/data_parallel.py {' '.join(sys.argv[1:])}",
-            "commit": commit(),
-            "machine": machine(),
-            "env_steps": options.env_steps,
-            "rounds": options.rounds,
-            "systems": summary,
-        }
-        path = RESULTS / f"{options.name}.json"
-        path.write_text(json.dumps(record, indent=2) + "\n")
-        print(f"written: {path.relative_to(PROJECT)}")
+        write_results("data_parallel", options, summary)
 
 
 if __name__ == "__main__":
