@@ -14,7 +14,8 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,7 @@ class WorkerShell:
         self._transport: Transport | None = None
         self._worker: Worker | None = None
         self._terminate_at: float | None = None
+        self._told: deque[Assignment | CommandKind | ControllerLost] = deque()
         self._doing = "connect"
         self._exit_code = 0
         self._is_draining = False
@@ -208,7 +210,7 @@ class WorkerShell:
         """The next thing told, which must be of a kind; what ends the worker raises."""
         while True:
             self._turn(doing)
-            for told in self._take():
+            for told in self._commands():
                 if isinstance(told, kind) and told not in (CommandKind.STOP, CommandKind.DRAIN):
                     return told
                 self._leave_for(told)
@@ -224,7 +226,7 @@ class WorkerShell:
         """Poll until told to drain."""
         is_paused = False
         while True:
-            for told in self._take():
+            for told in self._commands():
                 if told is CommandKind.DRAIN:
                     return
                 if isinstance(told, ControllerLost):
@@ -259,7 +261,7 @@ class WorkerShell:
         self._turn("drain")
         worker.drain()
         while not worker.drained():
-            for told in self._take():
+            for told in self._commands():
                 if told is CommandKind.STOP:
                     self._leave_for(told)
             self._turn("drain")
@@ -312,18 +314,22 @@ class WorkerShell:
         self._doing = doing
         self._client.turned(doing)
 
-    def _take(self) -> list[Assignment | CommandKind | ControllerLost]:
-        """What is to be obeyed; what is only to be known goes to the worker at once."""
-        told: list[Assignment | CommandKind | ControllerLost] = []
+    def _commands(self) -> Iterator[Assignment | CommandKind | ControllerLost]:
+        """What is to be obeyed, one by one; what is only to be known goes to the worker at once.
+
+        Whoever stops in the middle leaves the rest for the next call: a start and the order to drain may arrive
+        together, and belong to different states.
+        """
         for one in self._client.take():
             if not isinstance(one, PeerGone):
-                told.append(one)
+                self._told.append(one)
             elif self._worker is not None:
                 self._worker.peer_gone(one.worker)
         if self._terminate_at is not None and not self._is_draining and time.monotonic() >= self._terminate_at:
             self._exit_code = _TERMINATED
-            told.append(CommandKind.DRAIN)
-        return told
+            self._told.append(CommandKind.DRAIN)
+        while self._told:
+            yield self._told.popleft()
 
     def _wait(self, descriptors: tuple[int, ...]) -> None:
         """Sleep until something is readable, a command came, or :data:`WAIT_SECONDS` passed."""

@@ -216,6 +216,29 @@ def test_a_finished_worker_says_so_once_and_is_polled_no_more_until_it_drains(st
     assert sum(isinstance(inbound.event, WorkerFinished) for inbound in play.heard) == 1
 
 
+def test_the_order_to_drain_may_come_together_with_the_start(stage: Callable[..., Stage]) -> None:
+    """A short trial is over before a slow worker has looked at its start: neither order may be lost."""
+    building, release = threading.Event(), threading.Event()
+
+    class SlowToBuild(FakeWorker):
+        def _called(self, name: str) -> None:
+            super()._called(name)
+            if name == "build":
+                building.set()
+                assert release.wait(SECONDS)
+
+    play = stage(SlowToBuild())
+    play.assign()
+    assert building.wait(SECONDS)
+    for kind in (CommandKind.START, CommandKind.DRAIN):
+        play.command(kind)
+    time.sleep(0.3)  # both are there when it looks; without it they would come one after the other
+    release.set()
+    assert play.ended() == 0
+    assert play.states() == [State.RUNNING, State.DRAINING, State.STOPPED]
+    assert [call for call in play.worker.calls if call != "poll"] == ["build", "start", "drain", "close"]
+
+
 def test_pause_and_start_again(stage: Callable[..., Stage]) -> None:
     play = stage()
     play.start()
