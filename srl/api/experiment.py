@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from srl.api.importing import target_of
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_\-]*$", max_length=64)]
-Device = Annotated[str, Field(pattern=r"^(cpu|mps|cuda(:\d+)?)$")]
+Device = Annotated[str, Field(pattern=r"^(cpu|mps|cuda(:(0|[1-9]\d*))?)$")]
 DEVICE = (
     "torch device: cpu, cuda, cuda:N or mps. cuda = GPU 0, or with several workers one after the other over all GPUs."
 )
@@ -81,7 +81,7 @@ class SampleStream(Model):
     """A one-way flow of blocks from actors to a trainer (or buffer)."""
 
     kind: Literal["sample"] = "sample"
-    max_policy_lag: int | Literal["default"] | None = Field(
+    max_policy_lag: Annotated[int, Field(ge=0)] | Literal["default"] | None = Field(
         default="default",
         description="Bound on the policy lag in versions. 0 = synchronous; null = no bound (throughput mode); "
         "'default' = what the algorithm asks for.",

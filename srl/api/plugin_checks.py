@@ -1,19 +1,20 @@
-"""What is wrong with a plugin's class, found when it is looked up: each problem with the class's file and line.
+"""What is wrong with a plugin, found when it is looked up or asked: each problem with the file and line.
 
-The base classes say what a plugin must have; a missing method would otherwise show as a TypeError in some process.
+The base classes say what a plugin must have and what its methods return; whatever is missing or of another form would
+otherwise show as a TypeError in some process.
 """
 
 from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pydantic import BaseModel
 
-from srl.api.algorithm import AlgorithmPlugin
-from srl.api.errors import PluginError
+from srl.api.algorithm import AlgorithmPlugin, DataRequirements
+from srl.api.errors import PluginError, SRLError
 from srl.api.importing import import_target, is_target, place_of
 from srl.api.suggest import nearest
 
@@ -85,6 +86,66 @@ def failure(doing: str, error: BaseException, owner: Any, where: str = "", expec
         expected=expected,
         hint=f"Raised at {_place_in(error, owner)}",
     )
+
+
+def ask(plugin: type[AlgorithmPlugin], method: str, where: str, *arguments: Any) -> Any:
+    """What a method of an algorithm's plugin returns.
+
+    Raises:
+        SRLError: As the plugin raised it.
+        PluginError: It raised something else.
+    """
+    try:
+        return getattr(plugin, method)(*arguments)
+    except SRLError:
+        raise
+    except Exception as error:
+        raise failure(f"{method}() of {plugin.__name__}", error, plugin, where) from error
+
+
+def misfit(plugin: type[AlgorithmPlugin], method: str, where: str, value: Any, expected: str) -> PluginError:
+    """The error for a method that returned something that it must not return."""
+    return PluginError(
+        f"{method}() of {plugin.__name__} returned something else",
+        where=where,
+        value=value,
+        expected=expected,
+        hint=_defined(plugin),
+    )
+
+
+def requirements_of(plugin: type[AlgorithmPlugin], config: Any, where: str) -> DataRequirements:
+    """What a plugin asks of the data path.
+
+    Raises:
+        SRLError: As the plugin raised it.
+        PluginError: It raised something else, or returned what nothing can be made of.
+    """
+    found = ask(plugin, "requirements", where, config)
+    if not isinstance(found, DataRequirements):
+        raise misfit(plugin, "requirements", where, type(found).__name__, _name(DataRequirements))
+    counts = (("rows", 1, False), ("blocks_per_update", 1, True), ("default_lag_versions", 0, True))
+    for name, least, may_be_none in counts:
+        value = getattr(found, name)
+        if not (is_count(value, least) or (may_be_none and value is None)):
+            expected = f"'{name}' a whole number, at least {least}{', or None' if may_be_none else ''}"
+            raise misfit(plugin, "requirements", where, f"{name}={value!r}", expected)
+    if found.mode != "fragment":
+        raise misfit(plugin, "requirements", where, f"mode={found.mode!r}", "mode='fragment': there is no other yet")
+    return found
+
+
+def texts_of(plugin: type[AlgorithmPlugin], method: str, where: str, *arguments: Any) -> Sequence[str]:
+    """What a method of a plugin returns that is to return several texts; errors as :func:`requirements_of`."""
+    found = ask(plugin, method, where, *arguments)
+    if isinstance(found, str) or not isinstance(found, Sequence) or not all(isinstance(text, str) for text in found):
+        raise misfit(plugin, method, where, found, "a list or tuple of texts; () if there are none")
+    return found
+
+
+def is_count(value: Any, least: int) -> bool:
+    """Whether a value is a whole number, at least ``least``."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def definition(value: Any) -> str:

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from srl.api.algorithm import AlgorithmPlugin
 from srl.api.experiment import EvaluatorGroup, Experiment, InferenceStream, SampleStream, TrainerGroup
+from srl.api.plugin_checks import misfit, requirements_of, texts_of
 
 
 def unread_keys(experiment: Experiment, plugins: Mapping[str, type[AlgorithmPlugin]]) -> list[str]:
@@ -17,6 +18,9 @@ def unread_keys(experiment: Experiment, plugins: Mapping[str, type[AlgorithmPlug
     Args:
         experiment: A valid experiment.
         plugins: Policy name to its algorithm plugin.
+
+    Raises:
+        PluginError: A plugin cannot say which of its options it reads.
     """
     return [*_graph(experiment), *_streams(experiment, plugins), *_algorithms(experiment, plugins)]
 
@@ -45,7 +49,8 @@ def _streams(experiment: Experiment, plugins: Mapping[str, type[AlgorithmPlugin]
         if not isinstance(stream, SampleStream):
             continue
         config = _config(experiment, group.policy, plugins)
-        if _set(stream, "max_policy_lag") and not plugins[group.policy].requirements(config).on_policy:
+        where = f"policies.{group.policy}.algorithm"
+        if _set(stream, "max_policy_lag") and not requirements_of(plugins[group.policy], config, where).on_policy:
             yield f"streams.{group.samples}.max_policy_lag (the algorithm takes data of any age)"
         if experiment.lockstep and stream.on_straggler == "drop":
             yield f"streams.{group.samples}.on_straggler (lockstep always waits)"
@@ -53,10 +58,12 @@ def _streams(experiment: Experiment, plugins: Mapping[str, type[AlgorithmPlugin]
 
 def _algorithms(experiment: Experiment, plugins: Mapping[str, type[AlgorithmPlugin]]) -> Iterator[str]:
     for name in experiment.policies:
-        config = _config(experiment, name, plugins)
-        for key in plugins[name].unread(config):
+        config, where = _config(experiment, name, plugins), f"policies.{name}.algorithm"
+        for key in texts_of(plugins[name], "unread", where, config):
+            if key not in type(config).model_fields:
+                raise misfit(plugins[name], "unread", where, key, f"names of fields of {type(config).__name__}")
             if _set(config, key):
-                yield f"policies.{name}.algorithm.{key}"
+                yield f"{where}.{key}"
 
 
 def _config(experiment: Experiment, policy: str, plugins: Mapping[str, type[AlgorithmPlugin]]) -> Any:

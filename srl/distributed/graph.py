@@ -16,6 +16,7 @@ from srl.api.block import BlockSchema, policy_schema
 from srl.api.environment import EnvironmentSpec
 from srl.api.errors import ExperimentError, SRLError
 from srl.api.experiment import Experiment, SampleStream, TrainerGroup
+from srl.api.plugin_checks import requirements_of, texts_of
 from srl.api.policy import PolicySpec
 from srl.api.structure import Feed, feeds, structure_problems
 from srl.distributed.devices import (
@@ -29,7 +30,7 @@ from srl.distributed.devices import (
     worker_devices,
 )
 from srl.distributed.memory import MemoryReader, Need, Room, available_memory, memory_problem
-from srl.distributed.policy_checks import requirements_of
+from srl.distributed.policy_checks import state_problems
 from srl.distributed.validation import agent_problems, algorithm_config, algorithm_plugins, policy_specs
 from srl.system.flow.gate import default_slots
 from srl.system.worker import Assignment, WorkerId
@@ -141,12 +142,13 @@ def resolve(
         name: requirements_of(plugin, algorithm_config(experiment, name, plugin), f"policies.{name}.algorithm")
         for name, plugin in plugins.items()
     }
+    problems += [problem for name, spec in policies.items() for problem in state_problems(spec, requirements[name])]
     where = choose_placement(experiment, cores)
     how = choose_transport(experiment, where)
     streams = [_Stream(experiment, feed, requirements[feed.agents.policy], environment) for feed in feeds(experiment)]
-    uneven = [problem for stream in streams for problem in stream.rank_problems()]
-    if uneven:
-        raise ExperimentError(uneven, experiment.name)
+    problems += [problem for stream in streams for problem in stream.rank_problems()]
+    if problems:
+        raise ExperimentError(problems, experiment.name)
     schemas = {stream.name: stream.schema(policies[stream.policy]) for stream in streams}
     needs = tuple(stream.need(schemas[stream.name], how) for stream in streams)
     room = memory(experiment.limits.memory_bytes)
@@ -309,8 +311,8 @@ def _cautions(
     for stream in streams:
         schema, plugin = schemas[stream.name], plugins[stream.policy]
         rows = schema.rows * schema.columns * stream.blocks_per_update
-        texts = plugin.cautions(algorithm_config(experiment, stream.policy, plugin), rows)
-        found += [f"policies.{stream.policy}.algorithm: {text}" for text in texts]
+        where, config = f"policies.{stream.policy}.algorithm", algorithm_config(experiment, stream.policy, plugin)
+        found += [f"{where}: {text}" for text in texts_of(plugin, "cautions", where, config, rows)]
     return tuple(found)
 
 

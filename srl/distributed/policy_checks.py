@@ -1,7 +1,8 @@
-"""What a plugin says about its policy and its needs, checked against the environment before anything starts."""
+"""What a plugin says about its policy, checked against the environment before anything starts."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
@@ -10,14 +11,15 @@ import numpy as np
 from srl.api.algorithm import AlgorithmPlugin, DataRequirements
 from srl.api.block import FieldSpec, policy_schema
 from srl.api.environment import EnvironmentSpec
-from srl.api.errors import PluginError, SRLError
+from srl.api.errors import SRLError
 from srl.api.importing import is_target
-from srl.api.plugin_checks import definition, failure
-from srl.api.policy import ActionTransform, NoiseSpec, PolicySpec
-from srl.api.spaces import stored_action
+from srl.api.plugin_checks import ask, is_count, misfit
+from srl.api.policy import ActingBackend, ActionTransform, NoiseSpec, PolicySpec
+from srl.api.spaces import mask_size, stored_action
 from srl.system.actions import ActionTransformer
 
 NOISES = ("uniform", "normal")
+ACTING_DTYPES = ("float32", "bfloat16")
 
 
 def policy_spec_of(
@@ -29,34 +31,14 @@ def policy_spec_of(
         SRLError: As the plugin raised it.
         PluginError: It raised something else, or returned something else.
     """
-    where, doing = f"policies.{name}", f"policy_spec() of {plugin.__name__}"
-    try:
-        spec = plugin.policy_spec(name, config, network, environment)
-    except SRLError:
-        raise
-    except Exception as error:
-        raise failure(doing, error, plugin, where) from error
+    where = f"policies.{name}"
+    spec = ask(plugin, "policy_spec", where, name, config, network, environment)
     if not isinstance(spec, PolicySpec):
-        raise _something_else(spec, PolicySpec, plugin, doing, where)
+        kind = f"{PolicySpec.__module__}.{PolicySpec.__name__}"
+        raise misfit(plugin, "policy_spec", where, type(spec).__name__, kind)
+    if spec.name != name:
+        raise misfit(plugin, "policy_spec", where, f"name={spec.name!r}", f"the name that it was given, '{name}'")
     return spec
-
-
-def requirements_of(plugin: type[AlgorithmPlugin], config: Any, where: str) -> DataRequirements:
-    """What a plugin asks of the data path.
-
-    Raises:
-        PluginError: It raised, or returned something else.
-    """
-    doing = f"requirements() of {plugin.__name__}"
-    try:
-        requirements = plugin.requirements(config)
-    except SRLError:
-        raise
-    except Exception as error:
-        raise failure(doing, error, plugin, where) from error
-    if not isinstance(requirements, DataRequirements):
-        raise _something_else(requirements, DataRequirements, plugin, doing, where)
-    return requirements
 
 
 def spec_problems(spec: PolicySpec, environment: EnvironmentSpec) -> Iterator[SRLError]:
@@ -79,17 +61,62 @@ def spec_problems(spec: PolicySpec, environment: EnvironmentSpec) -> Iterator[SR
                 value=getattr(spec, key),
                 expected="'package.module:Attr' or '/path/file.py:Attr', as text",
             )
-    forms = [*_extras(spec, where), *_noise(spec, where)]
+    yield from _words(spec, where)
+    yield from _plain(spec, where)
+    forms = [*_extras(spec, where), *_noise(spec, where), *_state(spec, where), *_mask(spec, environment, where)]
     yield from forms
     if not forms:
         yield from _stored_action(spec, where)
         yield from _names(spec, where)
 
 
+def state_problems(spec: PolicySpec, requirements: DataRequirements) -> Iterator[SRLError]:
+    """Stored states that do not divide a block."""
+    if spec.state_size and requirements.rows % spec.state_rows:
+        yield SRLError(
+            "the policy stores its state at rows that do not divide a block",
+            where=f"policies.{spec.name}",
+            value=spec.state_rows,
+            expected=f"a 'state_rows' that divides the {requirements.rows} rows of a block",
+        )
+
+
+def _words(spec: PolicySpec, where: str) -> Iterator[SRLError]:
+    for key, known in (("backend", get_args(ActingBackend)), ("acting_dtype", ACTING_DTYPES)):
+        if getattr(spec, key) not in known:
+            yield SRLError(
+                f"the policy's '{key}' is unknown", where=where, value=getattr(spec, key), expected=" or ".join(known)
+            )
+
+
+def _plain(spec: PolicySpec, where: str) -> Iterator[SRLError]:
+    """What other processes get must be what the plugin made."""
+    for key in ("network", "options"):
+        made = getattr(spec, key)
+        try:
+            same = json.loads(json.dumps(made, allow_nan=False)) == made
+            value = made
+        except (TypeError, ValueError) as error:
+            same, value = False, str(error)
+        if not same:
+            yield SRLError(
+                f"the policy's '{key}' cannot be sent to other processes as they are",
+                where=where,
+                value=value,
+                expected="a dict of numbers, texts, None, and lists and dicts of them; keys are texts",
+                hint="A tuple would arrive as a list there; numbers of numpy are made plain by their method item().",
+            )
+
+
 def _extras(spec: PolicySpec, where: str) -> Iterator[SRLError]:
+    if not isinstance(spec.extras, tuple):
+        yield SRLError("the policy's extras are no tuple", where=where, value=spec.extras, expected="(FieldSpec(...),)")
+        return
     for extra in spec.extras:
         if not isinstance(extra, FieldSpec):
             yield SRLError("an extra of the policy is no FieldSpec", where=where, value=extra)
+        elif not isinstance(extra.name, str) or not extra.name:
+            yield SRLError("an extra of the policy has no name", where=where, value=extra.name, expected="a text")
         elif extra.axes != "T,B":
             yield SRLError(
                 f"the policy's extra '{extra.name}' has axes that are not those of a row",
@@ -97,9 +124,16 @@ def _extras(spec: PolicySpec, where: str) -> Iterator[SRLError]:
                 value=extra.axes,
                 expected="'T,B'",
             )
-        elif not _is_dtype(extra.dtype):
+        elif not _is_shape(extra.shape):
             yield SRLError(
-                f"the policy's extra '{extra.name}' has a dtype that numpy does not know",
+                f"the policy's extra '{extra.name}' has a shape that is none",
+                where=where,
+                value=extra.shape,
+                expected="a tuple of whole numbers, such as () or (3,)",
+            )
+        elif not _is_dtype(extra.dtype) or np.dtype(extra.dtype).kind not in "biuf":
+            yield SRLError(
+                f"the policy's extra '{extra.name}' has a dtype that numpy does not know as one of numbers",
                 where=where,
                 value=extra.dtype,
                 expected="a name such as 'float32' or 'int64'",
@@ -108,11 +142,37 @@ def _extras(spec: PolicySpec, where: str) -> Iterator[SRLError]:
 
 def _noise(spec: PolicySpec, where: str) -> Iterator[SRLError]:
     noise = spec.noise
-    if not isinstance(noise, NoiseSpec) or noise.kind not in NOISES or not isinstance(noise.shape, tuple):
+    if not isinstance(noise, NoiseSpec) or noise.kind not in NOISES or not _is_shape(noise.shape):
         yield SRLError(
             "the policy's noise is of no known form", where=where, value=noise,
             expected=f"NoiseSpec of kind {' or '.join(NOISES)}, with a shape such as (1,)",
         )  # fmt: skip
+
+
+def _state(spec: PolicySpec, where: str) -> Iterator[SRLError]:
+    size, rows = spec.state_size, spec.state_rows
+    if not is_count(size, 0) or (size > 0 and not is_count(rows, 1)):
+        yield SRLError(
+            "the policy's recurrent state is of no known form",
+            where=where,
+            value=f"state_size={size!r}, state_rows={rows!r}",
+            expected="two whole numbers: numbers of state per column, and rows from one stored state to the next; or 0 "
+            "and 0 without a state",
+        )
+
+
+def _mask(spec: PolicySpec, environment: EnvironmentSpec, where: str) -> Iterator[SRLError]:
+    """A policy may pass over the mask of its environment, but not make one up."""
+    offered = mask_size(environment.action) if environment.action_mask else 0
+    if spec.action_mask not in (0, offered) or isinstance(spec.action_mask, bool):
+        yield SRLError(
+            "the policy's action mask is not the environment's",
+            where=where,
+            value=spec.action_mask,
+            expected=f"{offered}, as {environment.name} gives it, or 0 to do without"
+            if offered
+            else f"0: {environment.name} gives none",
+        )
 
 
 def _stored_action(spec: PolicySpec, where: str) -> Iterator[SRLError]:
@@ -144,6 +204,7 @@ def _names(spec: PolicySpec, where: str) -> Iterator[SRLError]:
     except (TypeError, KeyError, ValueError) as error:
         yield SRLError(f"the policy's outputs fit no block: {error}", where=where)
         return
+    names.append("version")  # what batches call the version of each row
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield SRLError(
             "the policy has an output with the name of another block field",
@@ -153,15 +214,8 @@ def _names(spec: PolicySpec, where: str) -> Iterator[SRLError]:
         )
 
 
-def _something_else(value: Any, kind: type[Any], plugin: type[Any], doing: str, where: str) -> PluginError:
-    place = definition(plugin)
-    return PluginError(
-        f"{doing} returned something else",
-        where=where,
-        value=type(value).__name__,
-        expected=f"{kind.__module__}.{kind.__name__}",
-        hint=f"Defined at {place}" if place else "",
-    )
+def _is_shape(shape: Any) -> bool:
+    return isinstance(shape, tuple) and all(is_count(size, 0) for size in shape)
 
 
 def _is_dtype(text: Any) -> bool:

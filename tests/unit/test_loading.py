@@ -152,7 +152,11 @@ def test_a_key_at_the_wrong_level_is_pointed_to_its_place():
 def test_wrong_values_show_value_and_expectation():
     raw = changed(
         policies={"main": {"algorithm": {"type": "ppo", "rows": 0, "precision": "fp23"}}},
-        streams={"samples": {"kind": "sample", "max_policy_lag": "some", "on_straggler": "cutt"}},
+        streams={
+            "samples": {"kind": "sample", "max_policy_lag": "some", "on_straggler": "cutt"},
+            "others": {"kind": "sample", "max_policy_lag": -1},
+        },
+        workers={**BASE["workers"], "policy": {"kind": "policy", "serves": "asked", "device": "cuda:01"}},
         stop={"updates": "three", "wall_seconds": -1},
         checkpoints={"keep": 0},
         placement="process",
@@ -163,13 +167,15 @@ def test_wrong_values_show_value_and_expectation():
     assert found["policies.main.algorithm.rows"].expected == "at least 1"
     assert "'fp32'" in found["policies.main.algorithm.precision"].hint
     assert found["streams.samples.max_policy_lag"].expected == "a whole number or 'default'"
+    assert found["streams.others.max_policy_lag"].expected == "at least 0 or 'default'"
+    assert found["workers.policy.device"].value == "cuda:01"
     assert "'cut'" in found["streams.samples.on_straggler"].hint
     assert (found["stop.updates"].value, found["stop.updates"].expected) == ("three", "a whole number")
     assert found["stop.wall_seconds"].expected == "more than 0"
     assert found["checkpoints.keep"].expected == "at least 1"
     assert "'processes'" in found["placement"].hint
     assert found["lockstep"].expected == "true or false"
-    assert len(found) == 9
+    assert len(found) == 11
 
 
 def test_kinds_of_groups_and_streams():

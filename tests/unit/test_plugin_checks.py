@@ -10,14 +10,18 @@ import numpy as np
 import pytest
 import torch
 
+from srl.api.block import FieldSpec
 from srl.api.environment import EnvironmentSpec
-from srl.api.errors import PluginError
+from srl.api.errors import ExperimentError, PluginError
 from srl.api.importing import import_target
-from srl.api.policy import ActingPolicy
+from srl.api.loading import experiment_from_mapping
+from srl.api.plugin_checks import requirements_of
+from srl.api.policy import ActingPolicy, NoiseSpec
 from srl.api.registry import REGISTRY, Registry
 from srl.api.spaces import SpaceSpec
 from srl.commands.new import write_skeleton
-from srl.distributed.policy_checks import policy_spec_of, requirements_of, spec_problems
+from srl.distributed.graph import resolve
+from srl.distributed.policy_checks import policy_spec_of, spec_problems
 from srl.system.workers.acting_check import build_acting, load_checked
 from srl.system.workers.algorithm_check import build_algorithm, metrics_of
 from srl.system.workers.training import Training
@@ -157,6 +161,84 @@ def test_requirements_return_something_else(author):
 
 
 @pytest.mark.parametrize(
+    ("returned", "parts"),
+    [
+        ("rows=0", ("rows=0", "'rows' a whole number, at least 1")),
+        ("rows=16.0", ("rows=16.0", "'rows' a whole number")),
+        ("rows=16, blocks_per_update=0", ("blocks_per_update=0", "at least 1, or None")),
+        ("rows=16, default_lag_versions=-1", ("default_lag_versions=-1", "at least 0, or None")),
+        ("rows=16, mode='episode'", ("mode='episode'", "expected mode='fragment'")),
+    ],
+)
+def test_requirements_that_nothing_can_be_made_of(author, returned, parts):
+    plugin = author.writes("DataRequirements(rows=config.rows)", f"DataRequirements({returned})").plugin()
+    message(
+        lambda: requirements_of(plugin, plugin.config(), "policies.main.algorithm"),
+        "policies.main.algorithm", "requirements() of Mine", *parts, author.place("class Mine("),
+    )  # fmt: skip
+
+
+REQUIREMENTS = "    @classmethod\n    def requirements("
+
+
+@pytest.mark.parametrize(
+    ("method", "parts"),
+    [
+        ("unread(cls, config): return config.gama", ("unread() of Mine raised AttributeError", "'gama'")),
+        ("unread(cls, config): return ('gama',)", ("unread() of Mine", "got 'gama'", "fields of MineConfig")),
+        ("unread(cls, config): return 'gamma'", ("unread() of Mine", "a list or tuple of texts")),
+        ("cautions(cls, config, rows): return 1 / 0", ("cautions() of Mine raised ZeroDivisionError",)),
+        ("cautions(cls, config, rows): return 'few rows'", ("cautions() of Mine", "a list or tuple of texts")),
+    ],
+)
+def test_what_a_plugin_says_about_options(author, method, parts):
+    author.writes(REQUIREMENTS, f"    @classmethod\n    def {method}\n\n{REQUIREMENTS}")
+    message(lambda: graph(author), "policies.main.algorithm", *parts, str(author.path))
+
+
+def test_requirements_that_raise_while_the_experiment_is_read(author):
+    author.writes("DataRequirements(rows=config.rows)", "DataRequirements(rows=config.row)")
+    message(lambda: graph(author, max_policy_lag=2), "requirements() of Mine raised", author.place("return DataReq"))
+
+
+def test_states_that_do_not_divide_a_block(author):
+    author.writes("network=resolved,", "network=resolved, state_size=3, state_rows=5,")
+    with pytest.raises(ExperimentError, match=r"policies\.main: .*do not divide a block \(got 5\).* the 16 rows"):
+        graph(author)
+
+
+def test_a_policy_of_another_name(author):
+    author.writes("name=name,", 'name="learner",')
+    message(author.spec, "policy_spec() of Mine", "name='learner'", "the name that it was given, 'main'")
+
+
+def graph(author, **stream):
+    """As the controller resolves it before anything starts."""
+    experiment = {
+        "name": "author",
+        "environment": {"type": "gymnasium", "id": "CartPole-v1"},
+        "policies": {"main": {"algorithm": {"type": f"{author.path}:Mine"}}},
+        "streams": {"samples": {"kind": "sample", **stream}},
+        "workers": {
+            "actors": {"kind": "actor", "agents": [{"policy": "main", "samples": "samples"}]},
+            "trainer": {"kind": "trainer", "policy": "main", "samples": "samples"},
+        },
+        "stop": {"updates": 1},
+    }
+    return resolve(experiment_from_mapping(experiment), CARTPOLE)
+
+
+MASKED = replace(CARTPOLE, action_mask=True)
+
+
+@pytest.mark.parametrize(("environment", "mask", "expected"), [(CARTPOLE, 2, "0: CartPole"), (MASKED, 3, "2, as")])
+def test_a_mask_that_the_environment_does_not_give(author, environment, mask, expected):
+    (problem,) = spec_problems(replace(author.spec(), action_mask=mask), environment)
+    assert f"(got {mask}); expected {expected}" in str(problem)
+    assert not list(spec_problems(replace(author.spec(), action_mask=0), environment))
+
+
+@pytest.mark.parametrize(
     ("change", "parts"),
     [
         ({"module": "Module"}, ("'module' names no class", "'Module'")),
@@ -164,7 +246,18 @@ def test_requirements_return_something_else(author):
         ({"action_array": SpaceSpec("box", (), "float32").array}, ("stores actions", "float32[]", "int64[]")),
         ({"action_transform": "tanh"}, ("action transform is unknown", "tanh_affine")),
         ({"noise": "uniform"}, ("noise is of no known form", "NoiseSpec")),
+        ({"noise": NoiseSpec("normal", (-2,))}, ("noise is of no known form", "(-2,)")),
         ({"extras": ("value",)}, ("no FieldSpec", "'value'")),
+        ({"extras": [FieldSpec("value", (), "float32")]}, ("no tuple",)),
+        ({"extras": (FieldSpec("value", (-1,), "float32"),)}, ("'value' has a shape", "(-1,)")),
+        ({"extras": (FieldSpec("value", (), "object"),)}, ("'value' has a dtype", "'object'")),
+        ({"extras": (FieldSpec("version", (), "int64"),)}, ("name of another block field", "'version'")),
+        ({"state_size": 3}, ("recurrent state", "state_size=3, state_rows=0")),
+        ({"state_size": -3, "state_rows": 8}, ("recurrent state", "state_size=-3")),
+        ({"backend": "tourch"}, ("'backend' is unknown", "numpy or torch")),
+        ({"acting_dtype": "float"}, ("'acting_dtype' is unknown", "float32 or bfloat16")),
+        ({"options": {"scale": np.float32(1)}}, ("'options' cannot be sent", "float32 is not JSON", "item()")),
+        ({"options": {"sizes": (1, 2)}}, ("'options' cannot be sent", "(1, 2)", "A tuple would arrive as a list")),
     ],
 )
 def test_a_spec_that_does_not_fit(author, change, parts):
