@@ -34,6 +34,7 @@ from srl.distributed.policy_checks import state_problems
 from srl.distributed.validation import agent_problems, algorithm_config, algorithm_plugins, policy_specs
 from srl.system.flow.gate import default_slots
 from srl.system.worker import Assignment, WorkerId
+from srl.system.workers.batch import copied_blocks
 
 Placement = Literal["fused", "processes"]
 TransportName = Literal["in_process", "shared_memory", "tcp"]
@@ -295,7 +296,7 @@ class _Stream:
             stream=self.name,
             slots=self.ranks * self.slots,
             block_bytes=schema.size_bytes,
-            batch_blocks=self.blocks_per_update,
+            batch_blocks=self.ranks * copied_blocks(self.blocks_per_update // self.ranks),
             private_blocks=self.producers if transport == "tcp" else 0,
             key=f"workers.{self.feed.group}.{'count' if self.feed.actors.count > 1 else 'environments'}",
         )

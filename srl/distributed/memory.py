@@ -17,7 +17,7 @@ class Need:
         stream: Its name.
         slots: Blocks in the pool.
         block_bytes: Bytes of one block.
-        batch_blocks: Blocks of one update, copied side by side for training.
+        batch_blocks: Blocks that trainers copy side by side, for the batch under training and the one after it.
         private_blocks: Blocks that producers hold in memory of their own (TCP).
         key: Key path whose value, made smaller, lowers the need most directly.
     """
@@ -75,7 +75,7 @@ def memory_problem(needs: Sequence[Need], room: Room) -> SRLError | None:
 def describe_needs(needs: Sequence[Need]) -> str:
     """One line per stream, and the total."""
     lines = [
-        f"{need.stream}: {need.slots} slots x {mebibytes(need.block_bytes)} + batch {need.batch_blocks} x "
+        f"{need.stream}: {need.slots} slots x {mebibytes(need.block_bytes)} + batches {need.batch_blocks} x "
         f"{mebibytes(need.block_bytes)} = {mebibytes(need.total_bytes)}"
         for need in needs
     ]

@@ -169,10 +169,10 @@ def test_too_little_memory_is_refused_with_both_numbers_and_the_key():
     assert "streams.samples.max_policy_lag" in problem.hint
 
 
-def test_memory_counts_pool_batch_and_the_private_blocks_of_tcp():
+def test_memory_counts_pool_both_batches_and_the_private_blocks_of_tcp():
     local, remote = graph().needs[0], graph(transport="tcp").needs[0]
     size = graph().schemas["samples"].size_bytes
-    assert local.total_bytes == (local.slots + 6) * size
+    assert local.total_bytes == (local.slots + 2 * 6) * size
     assert remote.total_bytes == local.total_bytes + 6 * size
 
 

@@ -1,10 +1,12 @@
 """Assembly of blocks: columns side by side, final observations renumbered, versions and lag per row."""
 
 import numpy as np
+import pytest
 
 from srl.api.block import BlockHeader, BlockSchema, trajectory_schema
 from srl.api.spaces import ArraySpec
-from srl.system.workers.batch import BatchBuffer, batch_in_place, lag_of
+from srl.system.workers.batch import BatchBuffer, batch_in_place, copied_blocks, lag_of
+from srl.system.workers.intake import Intake
 
 SCHEMA = trajectory_schema(
     rows=3, columns=2, observation=ArraySpec((1,), "float32"), action=ArraySpec((), "int64"), extras=(), final_rows=4
@@ -55,6 +57,13 @@ def test_both_ways_give_the_same_batch():
 def test_a_buffer_serves_fewer_blocks_than_it_has_room_for():
     batch = BatchBuffer(SCHEMA, 3).fill([make_block(SCHEMA, 0.0, 0, [1])])
     assert batch["reward"].shape == (3, 2)
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_an_intake_holds_as_many_copies_as_the_memory_estimate_says(blocks):
+    intake = Intake(object(), object(), SCHEMA, blocks_per_update=blocks, threaded=False)
+    held = sum(buffer._fields["valid"].shape[1] // SCHEMA.columns for buffer in intake._buffers)
+    assert held == copied_blocks(blocks)
 
 
 def test_lag_counts_valid_rows_only():

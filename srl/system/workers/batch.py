@@ -14,6 +14,17 @@ from srl.api.block import Block, BlockHeader, BlockSchema
 _TABLES = ("final_observation", "policy_version", "policy_index")
 
 
+def copied_blocks(blocks_per_update: int) -> int:
+    """Blocks that a trainer rank holds copies of: one batch is assembled while another is trained on.
+
+    A single block is trained on where it lies.
+
+    Args:
+        blocks_per_update: N, of the rank.
+    """
+    return 0 if blocks_per_update == 1 else 2 * blocks_per_update
+
+
 class BatchBuffer:
     """Room for the blocks of one update, side by side: ``[T(+1), N * B, ...]``.
 
