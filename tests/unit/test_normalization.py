@@ -119,6 +119,16 @@ def test_only_floating_point_leaves_are_normalised():
     assert (leaves["choice"] == 2).all()
 
 
+@pytest.mark.parametrize(("centre", "spread"), [(1e6 + 0.1, 0.0), (1e9, 1.0), (1.7e12, 100.0)])
+def test_large_float64_observations_lose_nothing_to_the_mean(centre, spread):
+    normalizer = ObservationNormalizer(SpaceSpec("box", (2,), "float64"), 10.0)
+    observation = centre + spread * np.random.default_rng(0).standard_normal((1000, 2))
+    normalizer.use(Moments.of(normalizer.values(observation)))
+    normalizer.apply(observation)
+    np.testing.assert_allclose(observation.mean(axis=0), 0.0, atol=1e-3)
+    np.testing.assert_allclose(observation.std(axis=0), float(spread > 0.0), atol=1e-3)
+
+
 def test_without_samples_observations_stay_and_large_ones_are_cut():
     normalizer = ObservationNormalizer(SpaceSpec("box", (2,), "float32"), 10.0)
     observation = np.array([[0.5, -99.0]], np.float32)

@@ -28,28 +28,31 @@ class ObservationNormalizer:
         self._leaves = [leaf for leaf in space.leaves() if np.dtype(leaf.space.dtype).kind == "f"]
         self._sizes = [prod(leaf.space.shape) for leaf in self._leaves]
         self.size = sum(self._sizes)
-        self._shift = np.zeros(self.size, np.float32)
-        self._factor = np.ones(self.size, np.float32)
+        self.use(Moments.none(self.size))
 
     def use(self, moments: Moments) -> None:
         """Normalise with these moments from now on."""
-        self._shift = moments.mean.astype(np.float32)
-        self._factor = (1.0 / moments.deviation()).astype(np.float32)
+        self._shift, self._factor = moments.mean, (1.0 / moments.deviation()).astype(np.float32)
+        self._scales = []
+        first = 0
+        for leaf, size in zip(self._leaves, self._sizes, strict=True):
+            part, shape = slice(first, first + size), leaf.space.shape
+            # A mean rounded to float32 would be off by many deviations where float64 is needed for the values.
+            shift = self._shift[part].astype(np.promote_types(leaf.space.dtype, np.float32))
+            self._scales.append((shift.reshape(shape), self._factor[part].reshape(shape)))
+            first += size
 
-    def scale(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """What is subtracted, and what the difference is multiplied with: copies, ``float32[F]`` each."""
+    def scale(self) -> tuple[Floats, NDArray[np.float32]]:
+        """What is subtracted, and what the difference is multiplied with: copies, ``float64[F]`` and ``float32[F]``."""
         return self._shift.copy(), self._factor.copy()
 
     def apply(self, observation: NDArray[Any]) -> None:
         """Normalise ``observation[...]`` (elements of the space) in place."""
-        first = 0
-        for leaf, size in zip(self._leaves, self._sizes, strict=True):
-            part, shape = slice(first, first + size), leaf.space.shape
+        for leaf, (shift, factor) in zip(self._leaves, self._scales, strict=True):
             values = leaf.of(observation)
-            values -= self._shift[part].reshape(shape)
-            values *= self._factor[part].reshape(shape)
+            values -= shift
+            values *= factor
             np.clip(values, -self._bound, self._bound, out=values)
-            first += size
 
     def values(self, observation: NDArray[Any]) -> Floats:
         """The numbers to take moments of: ``float64[N, F]`` of ``observation[N, ...]``; rows with NaN are left out."""

@@ -91,7 +91,8 @@ class ExportedPolicy(nn.Module):
             if np.dtype(leaf.space.dtype).kind != "f":
                 continue
             part, shape = slice(first, first + prod(leaf.space.shape)), leaf.space.shape
-            values = (leaves[leaf.path] - shift[part].reshape(shape)) * factor[part].reshape(shape)
+            kind = torch.float64 if leaf.space.dtype == "float64" else torch.float32
+            values = (leaves[leaf.path] - shift[part].to(kind).reshape(shape)) * factor[part].reshape(shape)
             result[leaf.path] = values.clamp(-self._bound, self._bound)
             first = part.stop
         return result
