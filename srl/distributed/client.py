@@ -15,7 +15,6 @@ of calls::
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
 import logging
 import os
@@ -27,7 +26,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any
 
 import grpc
@@ -159,14 +158,13 @@ class ControlClient:
         """What was told since the last call, in order; cheap when there is nothing."""
         if self._told.empty():
             return []
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self.wake_descriptor)
-        taken = []
-        while True:
-            try:
-                taken.append(self._told.get_nowait())
-            except Empty:
-                return taken
+        # As many as were announced, no more: whoever takes one before its announcement leaves a descriptor that stays
+        # readable with nothing to take, and every wait of this worker returns at once from then on.
+        try:
+            announced = os.eventfd_read(self.wake_descriptor)
+        except BlockingIOError:
+            return []
+        return [self._told.get_nowait() for _ in range(announced)]
 
     def turned(self, doing: str) -> None:
         """The main loop turned, and is now at ``doing``; cheap, called every turn."""
@@ -360,6 +358,9 @@ class ControlClient:
 
     def _tell(self, what: Told) -> None:
         self._told.put(what)
+        self._announce()
+
+    def _announce(self) -> None:
         os.eventfd_write(self.wake_descriptor, 1)
 
     def _lose(self, reason: str) -> None:
