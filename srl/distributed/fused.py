@@ -6,6 +6,7 @@ its credits allow.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -52,29 +53,37 @@ class FusedRun:
     def run(self) -> StopRequested:
         """Run until something asks to stop; everything is closed on return.
 
+        Returns:
+            What ended it: the first request, or a signal that came while the last version was being scored.
+
         Raises:
             WorkerFailure: A worker raised; the original exception is its cause. The last checkpoint is written.
         """
         transport = InProcessTransport()
         try:
-            for assignment in self._assignments:
-                name = assignment.worker.name
-                worker = _guarded(name, partial(build_worker, assignment, transport, threaded=False))
-                self._workers.append((assignment.worker.kind, name, worker))
-            for _, name, worker in self._workers:
-                _guarded(name, worker.start)
-            self._on_started()
-            request = self._loop()
-            self._drain(request)
-            return request
-        except WorkerFailure:
-            self._save_after_failure()
-            raise
-        finally:
+            request = self._live(transport)
             self._report()
-            for _, _, worker in self._workers:
-                worker.close()
-            transport.close()
+        except BaseException as error:
+            if isinstance(error, WorkerFailure):
+                self._save_after_failure()
+            # It may have been cut off in the middle of a piece of work: accounts that do not add up are no news.
+            with contextlib.suppress(SRLError):
+                self._report()
+            with contextlib.suppress(WorkerFailure):
+                self._close(transport)
+            raise
+        self._close(transport)
+        return request
+
+    def _live(self, transport: InProcessTransport) -> StopRequested:
+        for assignment in self._assignments:
+            name = assignment.worker.name
+            worker = _guarded(name, partial(build_worker, assignment, transport, threaded=False))
+            self._workers.append((assignment.worker.kind, name, worker))
+        for _, name, worker in self._workers:
+            _guarded(name, worker.start)
+        self._on_started()
+        return self._drain(self._loop())
 
     def _loop(self) -> StopRequested:
         next_tick = time.monotonic()
@@ -83,7 +92,7 @@ class FusedRun:
             for kind, name, worker in self._workers:
                 try:
                     worked = worker.poll() or worked
-                except Exception as error:
+                except RAISED as error:
                     raise _failure(name, error) from error
                 if kind == "trainer" and (reason := worker.finished()) is not None:
                     return StopRequested(reason, exit_code=0, is_orderly=True)
@@ -96,17 +105,22 @@ class FusedRun:
             elif not worked:
                 time.sleep(0.0005)  # nothing to do until a tick: every worker waits for another, or the trial is over
 
-    def _drain(self, request: StopRequested) -> None:
+    def _drain(self, request: StopRequested) -> StopRequested:
         """Drain in steps: actors and policy workers, then evaluators (orderly stops only), then the trainer."""
         for step in sorted(set(DRAIN_STEPS.values())):
             workers = [(name, worker) for kind, name, worker in self._workers if DRAIN_STEPS[kind] == step]
-            if step == DRAIN_STEPS["evaluator"] and not scores_last_version(request.reason, request.is_orderly):
+            scores = step == DRAIN_STEPS["evaluator"]
+            if scores and not scores_last_version(request.reason, request.is_orderly):
                 continue
             for name, worker in workers:
                 _guarded(name, worker.drain)
-            self._poll_until_drained(workers, request)
+            request = self._poll_until_drained(workers, request, scores=scores)
+        return request
 
-    def _poll_until_drained(self, workers: Sequence[tuple[str, Worker]], request: StopRequested) -> None:
+    def _poll_until_drained(
+        self, workers: Sequence[tuple[str, Worker]], request: StopRequested, *, scores: bool
+    ) -> StopRequested:
+        """Poll until ``workers`` are drained; a signal makes an orderly stop a prompt one, which scores nothing."""
         next_tick = time.monotonic() + TICK_SECONDS
         idle_since = time.monotonic()
         while not all(worker.drained() for _, worker in workers):
@@ -120,7 +134,12 @@ class FusedRun:
             if now >= next_tick:
                 next_tick = now + TICK_SECONDS
                 self._report()
-                self._stop()  # a second signal raises here
+                asked = self._stop()  # a second signal raises here
+                if asked is not None and request.is_orderly and not asked.is_orderly:
+                    request = asked
+            if scores and not request.is_orderly:
+                break
+        return request
 
     def _save_after_failure(self) -> None:
         for kind, name, worker in self._workers:
@@ -131,6 +150,18 @@ class FusedRun:
                     message = f"no last checkpoint was written: {error}"
                     self._on_report(WorkerReport(name, kind, 0, messages=[message]))
 
+    def _close(self, transport: InProcessTransport) -> None:
+        """Close everything, whatever one of them raises; the first failure is told."""
+        failures: list[WorkerFailure] = []
+        for _, name, worker in self._workers:
+            try:
+                _guarded(name, worker.close)
+            except WorkerFailure as failure:
+                failures.append(failure)
+        transport.close()
+        if failures:
+            raise failures[0]
+
     def _report(self) -> None:
         for _, _, worker in self._workers:
             self._on_report(worker.report())
@@ -140,16 +171,19 @@ DRAIN_SECONDS = 5.0
 """How long nothing may happen while workers are asked to come to rest."""
 
 
+RAISED = (Exception, SystemExit)
+"""What a worker's failure is: a plugin that calls ``sys.exit`` ends its worker, not the trial without a word."""
+
 _Result = TypeVar("_Result")
 
 
 def _guarded(name: str, action: Callable[[], _Result]) -> _Result:
     try:
         return action()
-    except Exception as error:
+    except RAISED as error:
         raise _failure(name, error) from error
 
 
-def _failure(name: str, error: Exception) -> WorkerFailure:
+def _failure(name: str, error: BaseException) -> WorkerFailure:
     text = str(error) if isinstance(error, SRLError) else f"{type(error).__name__}: {error}"
     return WorkerFailure(text, where=name)
