@@ -36,12 +36,12 @@ def run_trial(
         debug: Suspend the bounds on waits (a debugger's breakpoint is no hang).
 
     Returns:
-        Exit code, summary and directory, however the trial ended once its workers were to be started.
+        Exit code, summary and directory, however the trial ended once its directory was there.
 
     Raises:
         SRLError: The experiment is wrong, or something it needs is not there; no worker was started.
-        KeyboardInterrupt: Ctrl-C before any worker was started.
-        SystemExit: SIGTERM before any worker was started (code 143).
+        KeyboardInterrupt: Ctrl-C before that.
+        SystemExit: SIGTERM before that (code 143).
     """
     began = time.monotonic()
     make_screen = import_target(SCREEN)
@@ -67,12 +67,17 @@ def run_trial(
 
 
 def _run(graph: ResolvedGraph, run: TrialRun) -> Outcome:
-    if graph.placement == "fused":
-        return run_in_this_thread(graph, run)
-    # Not needed by fused trials, and gRPC takes its time to import.
-    from srl.distributed.process_run import run_processes
+    try:
+        if graph.placement == "fused":
+            return run_in_this_thread(graph, run)
+        # Not needed by fused trials, and gRPC takes its time to import.
+        from srl.distributed.process_run import run_processes
 
-    return run_processes(graph, run)
+        return run_processes(graph, run)
+    except KeyboardInterrupt:
+        if not run.signals.received:
+            raise
+        return Outcome(run.signals.reason, run.signals.exit_code)
 
 
 def run_in_this_thread(graph: ResolvedGraph, run: TrialRun) -> Outcome:
@@ -105,6 +110,4 @@ def run_in_this_thread(graph: ResolvedGraph, run: TrialRun) -> Outcome:
     except SRLError as error:
         run.failure(error.where or "trial", str(error), with_log=False)
         return Outcome("failed", 1, ((error.where, str(error)),))
-    except KeyboardInterrupt:
-        return Outcome(run.signals.reason, run.signals.exit_code)
     return Outcome(request.reason, request.exit_code)

@@ -11,11 +11,13 @@ import math
 import os
 import select
 import socket
+import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from srl.api.errors import SRLError
 from srl.distributed import control_pb2 as pb
 from srl.distributed.certificates import CertificateFiles
 from srl.distributed.graph import ResolvedGraph
@@ -85,7 +87,7 @@ def _site(graph: ResolvedGraph, run: TrialRun) -> Iterator[Site]:
     with contextlib.ExitStack() as stack:
         run_dir = stack.enter_context(run_directory())
         launcher = LocalLauncher(run.trial.logs, grace_seconds=limits.shutdown_seconds)
-        stack.callback(launcher.close, CLOSE_SECONDS)
+        stack.callback(_close, launcher.close, run)
         launcher.scale(len(graph.workers))
         # Processes come before threads: nothing of gRPC runs in this process yet.
         torch_users = [needs_torch(graph, worker) for worker in graph.workers]
@@ -100,9 +102,17 @@ def _site(graph: ResolvedGraph, run: TrialRun) -> Iterator[Site]:
         server = ControlServer(
             run_dir.name, bind, keys.server if keys else None, max_connections=16 + 2 * len(graph.workers)
         )
-        stack.callback(server.close, CLOSE_SECONDS)
+        stack.callback(_close, server.close, run)
         address = server.start(limits.connect_seconds)
         yield Site(run_dir, plan, descriptors, keys, server, address, launcher)
+
+
+def _close(close: Callable[[float], None], run: TrialRun) -> None:
+    """What cannot be closed in time is told, and no more: the trial is over, and its outcome is not to be lost."""
+    try:
+        close(CLOSE_SECONDS)
+    except (SRLError, subprocess.TimeoutExpired) as error:
+        run.note(f"at the end of the run: {error}", is_warning=True)
 
 
 def _loopback() -> str:
