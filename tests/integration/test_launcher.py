@@ -7,6 +7,7 @@ import json
 import os
 import select
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ import pytest
 
 from srl.api.errors import ResourceError
 from srl.distributed.exits import log_tail
+from srl.distributed.launchers import wire
 from srl.distributed.launchers.base import LaunchRequest, WorkerExit
 from srl.distributed.launchers.local import LocalLauncher
 from srl.distributed.server import ControlServer
@@ -158,6 +160,34 @@ def test_many_children_at_once_each_ends_once(launcher: LocalLauncher, log_dir: 
     exits = wait_exits(launcher, 40)
     assert {(one.worker, one.code) for one in exits} == {(f"actor/{index}", index) for index in range(40)}
     assert list(launcher.poll()) == []
+
+
+def test_more_workers_than_answers_find_room(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers pile up while requests are handed over: were they left unread, each end would wait for the other."""
+
+    def narrow_pair() -> tuple[socket.socket, socket.socket]:
+        pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for end in pair:
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # the kernel's smallest: a few messages
+        return pair
+
+    monkeypatch.setattr(wire, "socket_pair", narrow_pair)
+    launcher = LocalLauncher(log_dir, grace_seconds=1.0, send_seconds=SECONDS)
+    for index in range(30):
+        launcher.submit(request(log_dir, "leave", index, options={"code": 0}))
+    assert {one.code for one in wait_exits(launcher, 30)} == {0}
+    launcher.close(5.0)
+
+
+def test_a_worker_handed_to_a_dead_zygote_ends_too(log_dir: Path, pipe: tuple[int, int]) -> None:
+    launcher = LocalLauncher(log_dir, grace_seconds=1.0)
+    launcher.submit(request(log_dir, "sleep", descriptors={"out": pipe[1]}))
+    os.read(pipe[0], 1)
+    os.kill(launcher.pids()["zygote light"], signal.SIGKILL)
+    assert [one.worker for one in wait_exits(launcher)] == ["actor/0"]
+    launcher.submit(request(log_dir, "sleep", 1, descriptors={"out": pipe[1]}))
+    assert [one.worker for one in launcher.poll()] == ["actor/1"]
+    launcher.close(5.0)
 
 
 def test_a_cancelled_worker_dies_with_what_it_started(

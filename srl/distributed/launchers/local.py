@@ -83,21 +83,21 @@ class LocalLauncher(Launcher):
         zygote.keys.add(key)
         self._logs[key] = request.log
         names = list(request.descriptors)
+        launch = {
+            "op": "launch",
+            "key": key,
+            "entry": request.entry,
+            "options": dict(request.options),
+            "log": str(request.log),
+            "threads": request.threads,
+            "cores": list(request.cores),
+        }
         try:
             for start in range(0, len(names), wire.MAX_DESCRIPTORS):
                 part = names[start : start + wire.MAX_DESCRIPTORS]
                 message = {"op": "descriptors", "key": key, "names": part}
-                wire.send(zygote.end, message, [request.descriptors[name] for name in part])
-            launch = {
-                "op": "launch",
-                "key": key,
-                "entry": request.entry,
-                "options": dict(request.options),
-                "log": str(request.log),
-                "threads": request.threads,
-                "cores": list(request.cores),
-            }
-            wire.send(zygote.end, launch)
+                self._send(zygote, message, self._send_seconds, [request.descriptors[name] for name in part])
+            self._send(zygote, launch, self._send_seconds)
         except OSError as error:
             self._lose(zygote, str(error))
 
@@ -105,11 +105,7 @@ class LocalLauncher(Launcher):
         """Ends that the zygotes have reported."""
         for zygote in self._zygotes.values():
             while not zygote.is_lost and select.select([zygote.end], [], [], 0)[0]:
-                message, _ = wire.receive(zygote.end)
-                if message is None:
-                    self._lose(zygote, "ended unexpectedly")
-                else:
-                    self._take_in(zygote, message)
+                self._receive(zygote)
         exits, self._exits = self._exits, []
         return exits
 
@@ -143,9 +139,8 @@ class LocalLauncher(Launcher):
         """Have the zygotes kill their workers and end."""
         deadline = time.monotonic() + timeout_seconds
         for zygote in self._zygotes.values():
-            zygote.end.settimeout(ASK_SECONDS)
             try:
-                wire.send(zygote.end, {"op": "close"})
+                self._send(zygote, {"op": "close"}, ASK_SECONDS)
             except OSError:
                 # It is gone, or does not read any more: the kill below is for that.
                 zygote.is_lost = True
@@ -165,7 +160,6 @@ class LocalLauncher(Launcher):
 
     def _start(self, kind: str) -> _Zygote:
         own, other = wire.socket_pair()
-        own.settimeout(self._send_seconds)
         log = self._log_dir / f"zygote-{kind}.log"
         command = [sys.executable, "-m", "srl.distributed.launchers.zygote", kind, str(other.fileno())]
         try:
@@ -186,6 +180,35 @@ class LocalLauncher(Launcher):
         finally:
             other.close()
         return _Zygote(kind, process, own, log)
+
+    def _send(self, zygote: _Zygote, message: dict[str, Any], seconds: float, descriptors: Sequence[int] = ()) -> None:
+        """Send once there is room, and take in what comes meanwhile.
+
+        A zygote that waits for room for its answers reads nothing: two ends that both only send would wait for ever.
+
+        Raises:
+            OSError: The zygote is gone, or does not read in time.
+        """
+        deadline = time.monotonic() + seconds
+        while not zygote.is_lost:
+            left = max(0.0, deadline - time.monotonic())
+            answers, room, _ = select.select([zygote.end], [zygote.end], [], left)
+            if answers:
+                self._receive(zygote)
+            elif room:
+                zygote.end.settimeout(max(0.1, left))
+                wire.send(zygote.end, message, descriptors)
+                return
+            else:
+                raise TimeoutError(f"does not read its orders for {seconds:g} s")
+        raise BrokenPipeError("has ended")
+
+    def _receive(self, zygote: _Zygote) -> None:
+        message, _ = wire.receive(zygote.end)
+        if message is None:
+            self._lose(zygote, "ended unexpectedly")
+        else:
+            self._take_in(zygote, message)
 
     def _take_in(self, zygote: _Zygote, message: dict[str, Any]) -> None:
         key = message["key"]
@@ -212,9 +235,8 @@ class LocalLauncher(Launcher):
         key = _key(worker, incarnation)
         for zygote in self._zygotes.values():
             if key in zygote.keys and not zygote.is_lost:
-                zygote.end.settimeout(ASK_SECONDS)
                 try:
-                    wire.send(zygote.end, {"op": operation, "key": key})
+                    self._send(zygote, {"op": operation, "key": key}, ASK_SECONDS)
                 except OSError as error:
                     self._lose(zygote, str(error))
 
