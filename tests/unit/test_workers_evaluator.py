@@ -138,3 +138,18 @@ def test_draining_scores_the_last_version_once(evaluators):
     assert finish(second) == []
     assert first.drained()
     assert second.drained()
+
+
+def test_a_trial_that_is_over_before_its_first_version_waits_for_it_and_scores_it(evaluators):
+    """A goal of a moment, and a trainer that takes longer to start: the version it begins with is the last one."""
+    make, store = evaluators
+    first, second = make(2, interval=None)
+    for worker in (first, second):
+        worker.drain()
+    assert not first.drained()
+    assert second.drained()  # the first one scores it
+    assert finish(first) == []
+    store.version = 0
+    assert not first.drained()
+    assert [one.policy_version for one in finish(first)] == [0]
+    assert first.drained()

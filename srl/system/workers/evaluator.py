@@ -221,8 +221,14 @@ class EvaluatorWorker(Worker):
         self._draining = True
 
     def drained(self) -> bool:
-        """True when the newest published version is scored."""
-        return self._draining and self._round is None and not self._due(self._policy.latest_version())
+        """True when the newest published version is scored.
+
+        A trial can be over before its trainer has started, which still publishes the version it begins with.
+        """
+        if not self._draining or self._round is not None:
+            return False
+        newest = self._policy.latest_version()
+        return not self._due(newest) and (newest >= 0 or self._worker.index > 0)
 
     def finished(self) -> str | None:
         """An evaluator never ends by itself."""

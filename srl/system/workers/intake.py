@@ -130,10 +130,13 @@ class Intake:
         with self._lock:
             self._pump_dry()
             producer = self._producers.get(actor)
-            if producer is not None and producer.incarnation == incarnation:
+            if producer is None or producer.incarnation != incarnation:
+                # Its greeting may be under way still: whoever believed it would grant to a dead process.
+                producer = Producer(actor, incarnation, ring_groups=0)
+            else:
                 del self._producers[actor]
-                self._flow.producer_died(producer)
-                self._consumer.forget(producer)
+            self._flow.producer_died(producer)
+            self._consumer.forget(producer)
 
     def counts(self) -> dict[str, Any]:
         """The accounting of the stream."""
