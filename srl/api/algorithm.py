@@ -229,5 +229,12 @@ class AlgorithmPlugin(ABC):
 
     @classmethod
     @abstractmethod
-    def recipe(cls, environment: Mapping[str, Any], cores: int) -> dict[str, Any]:
-        """A default experiment (as a plain mapping, the same form as YAML) for ``srl-run --algorithm``."""
+    def recipe(cls, environment: Mapping[str, Any], spec: EnvironmentSpec, cores: int) -> dict[str, Any]:
+        """A default experiment (as a plain mapping, the same form as YAML) for ``srl-run --algorithm``.
+
+        Args:
+            environment: The experiment's ``environment`` mapping, checked, overrides included. What is returned may
+                have another one, such as with wrappers that bring observations into a form that the algorithm takes.
+            spec: What that environment is.
+            cores: Cores that this process may use.
+        """

@@ -102,7 +102,12 @@ class Skeleton(AlgorithmPlugin):
         )
 
     @classmethod
-    def recipe(cls, environment: Mapping[str, Any], cores: int) -> dict[str, Any]:
+    def recipe(
+        cls,
+        environment: Mapping[str, Any],
+        spec: EnvironmentSpec,
+        cores: int,
+    ) -> dict[str, Any]:
         """The experiment of ``srl-run --algorithm ... --environment ...``."""
         agents = [{"policy": "learner", "samples": "samples"}]
         actors = {"kind": "actor", "count": max(1, cores - 1), "agents": agents}

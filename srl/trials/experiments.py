@@ -8,14 +8,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from srl.api.errors import UsageError
+from srl.api.algorithm import AlgorithmPlugin
+from srl.api.errors import SRLError, UsageError
 from srl.api.experiment import Experiment
-from srl.api.importing import is_target
+from srl.api.importing import is_target, refuse_while_importing
 from srl.api.loading import experiment_from_mapping, experiment_from_object, load_experiment
+from srl.api.overrides import split
+from srl.api.plugin_checks import failure
 from srl.api.registry import BUILT_IN, REGISTRY, algorithm_plugin
 
 ExperimentLike = Experiment | Mapping[str, Any] | str | Path
 Overrides = Sequence[str] | Mapping[str, Any]
+ALE = "ALE/"
+ALE_STICKINESS = 0.25
+"""Probability that games registered as ``ALE/...-v5`` repeat the previous action."""
 
 
 def as_experiment(source: ExperimentLike, overrides: Overrides = (), *, allow_plugins: bool = True) -> Experiment:
@@ -54,16 +60,21 @@ def recipe(
 ) -> Experiment:
     """An algorithm's own default experiment for an environment.
 
+    One environment is made, in a process of its own: the recipe depends on what it is.
+
     Args:
         algorithm: Registered name, ``package.module:Attr`` or ``./file.py:Attr``.
-        environment: A Gymnasium id, a registered type, or the ``environment`` mapping.
+        environment: As in :func:`environment_mapping`.
         overrides: As in :func:`as_experiment`.
         allow_plugins: As in :func:`as_experiment`.
 
     Raises:
         ExperimentError: With every problem found.
-        UsageError: ``allow_plugins`` is False and the algorithm is not built in.
-        PluginError: There is no such algorithm.
+        EnvironmentFault: The environment could not be made.
+        WaitTimeout: Making it took longer than ``limits.connect_seconds``.
+        UsageError: ``allow_plugins`` is False and the algorithm is not built in; or a plugin or experiment calls this
+            while it is being imported.
+        PluginError: There is no such algorithm, or its recipe failed.
     """
     if not allow_plugins and algorithm not in BUILT_IN["algorithm"]:
         raise UsageError(
@@ -72,15 +83,14 @@ def recipe(
             value=algorithm,
             expected=" or ".join(BUILT_IN["algorithm"]),
         )
+    refuse_while_importing("asks for a recipe, which makes an environment,")
     plugin = algorithm_plugin(algorithm, "--algorithm")
-    made = plugin.recipe(_environment(environment), len(os.sched_getaffinity(0)))
-    for policy in made["policies"].values():
-        # An algorithm that inherits its recipe inherits the name in it too; meant is the one that was asked for.
-        if policy["algorithm"]["type"] == plugin.name:
-            policy["algorithm"]["type"] = algorithm
-    return experiment_from_mapping(
-        made, override_words(overrides), source=f"recipe of {algorithm}", allow_plugins=allow_plugins
-    )
+    words = override_words(overrides)
+    source = f"recipe of {algorithm}"
+    bare = {**_BARE, "environment": environment_mapping(environment)}
+    probed = experiment_from_mapping(bare, _about_environment(words), source=source, allow_plugins=allow_plugins)
+    made = _made(plugin, algorithm, probed)
+    return experiment_from_mapping(made, words, source=source, allow_plugins=allow_plugins)
 
 
 def override_words(overrides: Overrides) -> list[str]:
@@ -103,10 +113,64 @@ def with_seed(experiment: Experiment, seed: int) -> Experiment:
     return experiment.model_copy(update={"seed": seed})
 
 
-def _environment(environment: str | Mapping[str, Any]) -> dict[str, Any]:
-    """The ``environment`` mapping: as given, or for a registered or importable type, or for a Gymnasium id."""
+def environment_mapping(environment: str | Mapping[str, Any]) -> dict[str, Any]:
+    """The ``environment`` mapping that is meant.
+
+    Args:
+        environment: The mapping itself, a registered or importable type, or a Gymnasium id. ``ALE/Pong-v5`` is the
+            type ``atari``, which prepares frames as all networks for Atari expect them, with the sticky actions that
+            this id stands for.
+    """
     if not isinstance(environment, str):
         return dict(environment)
     if environment in REGISTRY.names("environment") or is_target(environment):
         return {"type": environment}
+    if environment.startswith(ALE):
+        return {"type": "atari", "game": environment, "repeat_action_probability": ALE_STICKINESS}
     return {"type": "gymnasium", "id": environment}
+
+
+def _about_environment(words: Sequence[str]) -> list[str]:
+    """The overrides that say what the environment is, or how long it may take to make one."""
+    found = []
+    for word in words:
+        try:
+            path, _ = split(word)
+        except SRLError:
+            continue  # said when all of them are applied
+        if path[0] in ("environment", "plugins") or path == ("limits", "connect_seconds"):
+            found.append(word)
+    return found
+
+
+def _made(plugin: type[AlgorithmPlugin], algorithm: str, probed: Experiment) -> dict[str, Any]:
+    """The recipe for a checked environment; ``algorithm`` is the name under which the plugin was asked for."""
+    from srl.distributed.probing import probe_environment
+
+    spec = probe_environment(probed)
+    environment = probed.environment.model_dump(mode="json")
+    try:
+        made = plugin.recipe(environment, spec, len(os.sched_getaffinity(0)))
+        for policy in made["policies"].values():
+            # An algorithm that inherits its recipe inherits the name in it too; meant is the one that was asked for.
+            if policy["algorithm"]["type"] == plugin.name:
+                policy["algorithm"]["type"] = algorithm
+    except SRLError:
+        raise
+    except Exception as error:
+        expected = "recipe(environment, spec, cores), which returns an experiment as a mapping"
+        raise failure(f"recipe() of '{algorithm}'", error, plugin, "--algorithm", expected) from error
+    return made
+
+
+# A graph around an environment that is still to be looked at; whatever is wrong with the environment is said of this.
+_BARE: Mapping[str, Any] = {
+    "name": "recipe",
+    "policies": {"learner": {"algorithm": {"type": "ppo"}}},
+    "streams": {"samples": {"kind": "sample"}},
+    "workers": {
+        "actor": {"kind": "actor", "agents": [{"policy": "learner", "samples": "samples"}]},
+        "trainer": {"kind": "trainer", "policy": "learner", "samples": "samples"},
+    },
+    "stop": {"updates": 1},
+}

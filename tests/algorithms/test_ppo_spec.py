@@ -1,4 +1,4 @@
-"""The policy spec, network options and the recipe, without torch."""
+"""The policy spec and network options, without torch."""
 
 import dataclasses
 import json
@@ -12,7 +12,6 @@ from srl.algorithms.ppo.config import PPOConfig
 from srl.algorithms.ppo.plugin import PPO
 from srl.api.environment import EnvironmentSpec
 from srl.api.errors import ExperimentError
-from srl.api.experiment import Experiment
 from srl.api.policy import NoiseSpec, PolicySpec
 from srl.api.spaces import SpaceSpec
 
@@ -159,13 +158,6 @@ def test_requirements():
     requirements = PPO.requirements(PPOConfig(rows=32))
     assert (requirements.rows, requirements.mode, requirements.on_policy) == (32, "fragment", True)
     assert requirements.blocks_per_update is None
-
-
-@pytest.mark.parametrize("cores", [1, 2, 16])
-def test_the_recipe_is_an_experiment(cores):
-    experiment = Experiment.model_validate(PPO.recipe({"type": "gymnasium", "id": "ns/Cart Pole-v1"}, cores))
-    assert experiment.workers["actor"].count == max(1, cores - 1)
-    assert experiment.policies["learner"].algorithm.type == "ppo"
 
 
 def test_an_actor_needs_no_torch():

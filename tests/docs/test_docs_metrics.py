@@ -56,9 +56,8 @@ def names_with_options(tmp_path_factory) -> set[str]:
     found = set()
     for option in ("popart", "normalize_returns"):
         path = tmp_path_factory.mktemp("trial") / option
-        options = [
-            f"policies.learner.algorithm.{key}" for key in ("rows=16", "normalize_observations=true", f"{option}=true")
-        ]
+        scales = ("rows=16", "normalize_observations=true", "normalize_returns=false", f"{option}=true")
+        options = [f"policies.learner.algorithm.{key}" for key in scales]
         words = ["--algorithm", "ppo", "--environment", "Pendulum-v1", *options, "stop.updates=2", "--screen", "off"]
         assert main([*words, "--placement", "fused", "--trial-dir", str(path)]) == 0
         found |= {name for line in (path / "metrics.jsonl").read_text().splitlines() for name in json.loads(line)}

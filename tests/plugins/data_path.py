@@ -215,7 +215,7 @@ class DataPath(AlgorithmPlugin):
         return policy_spec(name, environment, config.state_rows)
 
     @classmethod
-    def recipe(cls, environment: Mapping[str, Any], cores: int) -> dict[str, Any]:
+    def recipe(cls, environment: Mapping[str, Any], spec: EnvironmentSpec, cores: int) -> dict[str, Any]:
         """There is none: only tests use it, from files."""
         raise NotImplementedError
 

@@ -68,7 +68,7 @@ class Reinforce(AlgorithmPlugin):
         )
 
     @classmethod
-    def recipe(cls, environment: Mapping[str, Any], cores: int) -> dict[str, Any]:
+    def recipe(cls, environment: Mapping[str, Any], spec: EnvironmentSpec, cores: int) -> dict[str, Any]:
         """There is none: only tests use it, from files."""
         raise NotImplementedError
 

@@ -8,12 +8,12 @@ import pytest
 
 import srl
 from srl import cli
-from srl.api.errors import ExperimentError, UsageError, WorkerFailure
+from srl.api.errors import EnvironmentFault, ExperimentError, PluginError, UsageError, WorkerFailure
 from srl.api.experiment import Experiment, PluginMapping, Stop
 from srl.api.loading import load_experiment, resolved_yaml
 from srl.distributed.trial_run import TrialResult
 from srl.system.trial import TrialDirectory
-from srl.trials.experiments import as_experiment
+from srl.trials.experiments import as_experiment, environment_mapping
 
 
 @pytest.fixture
@@ -78,6 +78,66 @@ def test_a_recipe_is_an_experiment():
     assert (experiment.environment.options["id"], experiment.stop.updates) == ("CartPole-v1", 2)
     mapping = {"type": "gymnasium", "id": "CartPole-v1", "kwargs": {"sutton_barto_reward": True}}
     assert srl.recipe("ppo", mapping).environment.options["kwargs"] == {"sutton_barto_reward": True}
+
+
+def test_a_recipe_sees_the_environment_that_the_overrides_make_of_it():
+    frames = {"environment.wrappers": [{"type": "frame_stack", "frames": 2}]}
+    assert srl.recipe("ppo", "CartPole-v1", frames).policies["learner"].algorithm.options["rows"] == 128
+    other = srl.recipe("ppo", "CartPole-v1", ["environment.id=Pendulum-v1", "policies.learner.algorithm.gamma=0.9"])
+    chosen = other.policies["learner"].algorithm.options
+    assert (other.name, other.environment.options["id"]) == ("ppo-Pendulum-v1", "Pendulum-v1")
+    assert (chosen["rows"], chosen["gamma"]) == (256, 0.9), "continuous control, and what was asked for"
+
+
+def test_an_ale_id_is_an_atari_game_with_its_sticky_actions():
+    game = {"type": "atari", "game": "ALE/Pong-v5", "repeat_action_probability": 0.25}
+    assert environment_mapping("ALE/Pong-v5") == game
+    assert environment_mapping({"type": "gymnasium", "id": "ALE/Pong-v5"})["type"] == "gymnasium"
+    with pytest.raises(ExperimentError, match=r"environment\.game: .*Did you mean 'pong'"):
+        srl.recipe("ppo", "ALE/Pung-v5")
+
+
+RECIPES = """
+from srl.algorithms.ppo.plugin import PPO
+class Old(PPO):
+    @classmethod
+    def recipe(cls, environment, cores):
+        return {}
+class Empty(PPO):
+    @classmethod
+    def recipe(cls, environment, spec, cores):
+        return {"name": spec.name}
+"""
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "text"),
+    [
+        ("Old", "takes 3 positional arguments but 4 were given; expected recipe\\(environment, spec, cores\\)"),
+        ("Empty", r"recipe\(\) of '.*Empty' raised KeyError: 'policies'"),
+    ],
+)
+def test_a_recipe_that_fails_is_named(algorithm, text, tmp_path):
+    (tmp_path / "recipes.py").write_text(RECIPES)
+    with pytest.raises(PluginError, match=text):
+        srl.recipe(f"{tmp_path}/recipes.py:{algorithm}", "CartPole-v1")
+
+
+def test_a_recipe_of_an_environment_that_cannot_be_made_says_why(tmp_path):
+    (tmp_path / "broken.py").write_text("import gymnasium\nclass Maze(gymnasium.Env):\n    def __init__(self):\n"
+                                        "        raise RuntimeError('boom-42')\n")  # fmt: skip
+    with pytest.raises(EnvironmentFault, match="boom-42"):
+        srl.recipe("ppo", {"type": "gymnasium", "entry": f"{tmp_path}/broken.py:Maze"})
+
+
+def test_a_recipe_is_not_asked_for_by_a_file_that_is_being_imported(tmp_path):
+    """Every worker imports the file: each would make an environment, in a process that imports it again."""
+    (tmp_path / "eager.py").write_text("import srl\nEXPERIMENT = srl.recipe('ppo', 'CartPole-v1')\n")
+    with pytest.raises(UsageError, match="asks for a recipe, which makes an environment, while it is being imported"):
+        as_experiment(tmp_path / "eager.py")
+    lazy = "import srl\ndef experiment():\n    return srl.recipe('ppo', 'CartPole-v1')\n"
+    (tmp_path / "lazy.py").write_text(lazy)
+    assert as_experiment(tmp_path / "lazy.py") == srl.recipe("ppo", "CartPole-v1", {"plugins": [f"{tmp_path}/lazy.py"]})
 
 
 @pytest.mark.parametrize(

@@ -70,11 +70,11 @@ def state_of(network: Mapping[str, Any]) -> tuple[int, int]:
 
 def _default_type(space: SpaceSpec) -> str:
     if space.kind in NESTED:
-        return "dict" if any(_is_image(leaf.space) for leaf in space.leaves()) else "mlp"
-    return "nature_cnn" if _is_image(space) else "mlp"
+        return "dict" if any(is_image(leaf.space) for leaf in space.leaves()) else "mlp"
+    return "nature_cnn" if is_image(space) else "mlp"
 
 
-def _is_image(space: SpaceSpec) -> bool:
+def is_image(space: SpaceSpec) -> bool:
     """Three axes, the larger two large enough for convolutions, wherever the channels are."""
     large = sorted(space.shape)[1:]
     return space.kind == "box" and len(space.shape) == 3 and min(large) >= SMALLEST_IMAGE["nature_cnn"]

@@ -15,7 +15,7 @@ from srl.api.policy import PolicySpec
 
 
 class PPO(AlgorithmPlugin):
-    """Proximal policy optimisation: on-policy, discrete actions, MLP or CNN."""
+    """Proximal policy optimisation: on-policy, for observations and actions of every space."""
 
     name = "ppo"
     config = PPOConfig
@@ -46,6 +46,6 @@ class PPO(AlgorithmPlugin):
         return ppo_policy_spec(name, config, network, environment)
 
     @classmethod
-    def recipe(cls, environment: Mapping[str, Any], cores: int) -> dict[str, Any]:
+    def recipe(cls, environment: Mapping[str, Any], spec: EnvironmentSpec, cores: int) -> dict[str, Any]:
         """A default experiment."""
-        return ppo_recipe(environment, cores)
+        return ppo_recipe(environment, spec, cores)

@@ -70,7 +70,7 @@ class ActorCritic(AlgorithmPlugin):
         )
 
     @classmethod
-    def recipe(cls, environment: Mapping[str, Any], cores: int) -> dict[str, Any]:
+    def recipe(cls, environment: Mapping[str, Any], spec: EnvironmentSpec, cores: int) -> dict[str, Any]:
         """A trainer, and actors on the cores that are left."""
         return {
             "name": cls.name,
