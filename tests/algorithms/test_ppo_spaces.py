@@ -341,6 +341,35 @@ def test_acting_is_a_pure_function_whatever_the_network_does_in_training(acted_b
     assert not np.array_equal(acted_batch(training)["value"], second["value"])
 
 
+@pytest.mark.parametrize("recurrent", [{}, LSTM])
+def test_values_that_targets_end_with_are_those_that_would_act(recurrent, acted_batch):
+    """Dropout is for the loss alone; afterwards every part of the network is in the mode it was in."""
+    training, algorithm = make(network={"type": f"{__file__}:TiedAndNoisy", **recurrent}, gamma=1.0, gae_lambda=0.0)
+    algorithm.update(acted_batch(training, seed=1))
+    batch = acted_batch(training, seed=2, ends=0.0)
+    value = batch["value"]
+    # Row 12 seen as row T: its value was stored when it acted.
+    for name in batch.fields:
+        if name not in ("observation", "state", "final_observation", "policy_version"):
+            batch.fields[name] = batch[name][:12]
+    batch.fields["observation"] = batch["observation"][:13]
+    batch.headers[0] = replace(batch.headers[0], length=12, valid_rows=12 * 8)
+    parts = list(algorithm._policy.modules())
+    assert all(part.training for part in parts), "the loss needs train mode"
+    parts[-1].eval()
+    advantage = algorithm.advantages(batch)
+    np.testing.assert_allclose(advantage[11], batch["reward"][11] + value[12] - value[11], atol=1e-5)
+    assert [part.training for part in parts] == [True] * (len(parts) - 1) + [False]
+
+
+def test_with_dropout_ratios_are_off_one_from_the_first_step_on(acted_batch):
+    """As the documentation says: the whole network acted, and the loss sees one without some of its units."""
+    training, algorithm = make(network={"type": f"{__file__}:TiedAndNoisy"})
+    for parameter in training.policy.parameters():
+        parameter.data.mul_(10.0)
+    assert algorithm.update(acted_batch(training))["approximate_kl"] > 1e-3
+
+
 def test_statistics_resume_bit_for_bit(acted_batch):
     options = {"normalize_observations": True, "normalize_returns": True}
     straight, algorithm = make(**options)

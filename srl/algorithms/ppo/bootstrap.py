@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from srl.algorithms.networks.actor_critic import Place, gather
 from srl.algorithms.ppo.policy import PPOPolicy
@@ -34,6 +37,9 @@ class Bootstrap:
 def bootstrap(policy: PPOPolicy, batch: Batch, place: Place) -> Bootstrap:
     """The values that an update's targets end with; with PopArt in the units of its normalised outputs.
 
+    Computed in eval mode, as the values of all other rows were when they acted: a network that is random in training
+    (dropout) would make noise of the targets, and one with batch normalisation would take these rows in twice.
+
     Args:
         policy: The policy under training.
         batch: The batch; not changed.
@@ -43,7 +49,7 @@ def bootstrap(policy: PPOPolicy, batch: Batch, place: Place) -> Bootstrap:
     finals = batch["final_observation"]
     last = batch["observation"][-1]
     observation = np.concatenate([last, finals[needed]])
-    with torch.no_grad():
+    with torch.no_grad(), evaluating(policy):
         state = _states(policy, batch, needed, place) if policy.spec.state_size else None
         inputs = gather(policy.inputs(observation), np.arange(len(observation)), place)
         _, value, _ = policy.network.compute(inputs, policy.network.prepare(), state)
@@ -51,6 +57,18 @@ def bootstrap(policy: PPOPolicy, batch: Batch, place: Place) -> Bootstrap:
     final = np.zeros(len(finals), np.float32)
     final[needed] = values[len(last) :]
     return Bootstrap(values[: len(last)], final)
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Eval mode for a while; afterwards every part is in the mode it was in, whichever that was."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
 
 
 def _states(policy: PPOPolicy, batch: Batch, needed: NDArray[np.int64], place: Place) -> torch.Tensor:
