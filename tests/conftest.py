@@ -29,6 +29,9 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUM
 os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
+# Assertions of shared helpers show their values too.
+pytest.register_assert_rewrite("environment_play", "transport_wiring")
+
 MARK = "SRL_TEST_MARK"
 
 hypothesis.settings.register_profile("srl", deadline=None, print_blob=True, derandomize="CI" in os.environ)

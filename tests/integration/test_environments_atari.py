@@ -4,25 +4,13 @@ import ale_py
 import numpy as np
 import pytest
 from ale_py import roms
+from environment_play import output
 
-from srl.api.environment import StepOutput, VectorEnvironment
 from srl.api.errors import EnvironmentFault, SRLError
 from srl.environments.atari import AtariFactory, AtariOptions, rom_id
 
 HEIGHT, WIDTH = 210, 160
 BARE = {"size": [HEIGHT, WIDTH], "noop_max": 0}  # nothing resized, nothing random but the emulator itself
-
-
-def output(environment: VectorEnvironment) -> StepOutput:
-    count = environment.count
-    return StepOutput(
-        np.zeros((count, *environment.spec.observation.shape), np.uint8),
-        np.full(count, -77, np.float32),
-        np.ones(count, np.bool_),
-        np.ones(count, np.bool_),
-        np.zeros(count, np.bool_),
-        np.ones(count, np.bool_),
-    )
 
 
 class Emulator:

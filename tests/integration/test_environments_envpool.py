@@ -7,23 +7,12 @@ from dataclasses import dataclass, field
 import envpool
 import numpy as np
 import pytest
+from environment_play import output
 
-from srl.api.environment import StepOutput
 from srl.api.errors import EnvironmentFault, MissingExtraError
-from srl.api.spaces import mask_size
 from srl.environments.envpool_adapter import EnvPoolFactory
 
 SEEDS = [11, 12]
-
-
-def output(environment) -> StepOutput:
-    count, observation = environment.count, environment.spec.observation
-    return StepOutput(
-        np.zeros((count, *observation.shape), observation.dtype),
-        np.full(count, -77, np.float32),
-        *(np.zeros(count, np.bool_) for _ in range(4)),
-        np.zeros((count, mask_size(environment.spec.action)), np.bool_) if environment.spec.action_mask else None,
-    )
 
 
 def make(identifier, count=2, **options):

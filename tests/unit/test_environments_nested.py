@@ -3,12 +3,11 @@
 import gymnasium
 import numpy as np
 import pytest
+from environment_play import output
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from srl.api.environment import StepOutput, VectorEnvironment
 from srl.api.errors import EnvironmentFault
-from srl.api.spaces import mask_size
 from srl.environments.environment_list import EnvironmentList
 from srl.environments.toy import CountVector
 from srl.environments.vector_adapter import VectorAdapter
@@ -69,20 +68,6 @@ class NestedCount(gymnasium.Env):
         observation, info = self.result()
         flags = (ended and self.end != "truncated", ended and self.end != "terminated")
         return observation, float(legal), *flags, info
-
-
-def output(environment: VectorEnvironment) -> StepOutput:
-    count, observation = environment.count, environment.spec.observation
-    size = mask_size(environment.spec.action)
-    return StepOutput(
-        observation=np.zeros((count, *observation.shape), observation.dtype),
-        reward=np.full(count, -77, np.float32),
-        terminated=np.ones(count, np.bool_),
-        truncated=np.ones(count, np.bool_),
-        valid=np.zeros(count, np.bool_),
-        episode_start=np.ones(count, np.bool_),
-        action_mask=np.zeros((count, size), np.bool_) if environment.spec.action_mask else None,
-    )
 
 
 def environments(source, lengths=(3, 5), end="terminated", kinds=("list", "sync", "async")):

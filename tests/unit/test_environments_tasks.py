@@ -3,9 +3,9 @@
 import gymnasium
 import numpy as np
 import pytest
+from environment_play import output
 
-from srl.api.environment import StepOutput, VectorEnvironment
-from srl.api.spaces import mask_size
+from srl.api.environment import VectorEnvironment
 from srl.environments import tasks
 from srl.environments.batch_tasks import Combination, Forever, LegalMoves, Mixed, Recall, Target
 from srl.environments.environment_list import EnvironmentList
@@ -20,17 +20,6 @@ def make(name: str, count: int, vectorization: str = "auto", seed: int = 0, **op
     given = {"id": f"srl/{name}-v0", "vectorization": vectorization, **options}
     assert GymnasiumFactory.check(given) == []
     return GymnasiumFactory(given).make(count, list(range(seed, seed + count)))
-
-
-def output(environment: VectorEnvironment) -> StepOutput:
-    count, observation = environment.count, environment.spec.observation
-    size = mask_size(environment.spec.action)
-    return StepOutput(
-        np.zeros((count, *observation.shape), observation.dtype),
-        np.zeros(count, np.float32),
-        *(np.zeros(count, np.bool_) for _ in range(4)),
-        np.zeros((count, size), np.bool_) if environment.spec.action_mask else None,
-    )
 
 
 def leaves(space, array) -> dict:

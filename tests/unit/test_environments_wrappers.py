@@ -3,9 +3,9 @@
 import gymnasium
 import numpy as np
 import pytest
+from environment_play import output
 from gymnasium.spaces import Box, Dict, Discrete
 
-from srl.api.environment import StepOutput
 from srl.api.errors import EnvironmentFault, ExperimentError
 from srl.api.keys import KeyTree
 from srl.api.options import OptionsCheck
@@ -84,12 +84,7 @@ def make(*wrappers, count=1, **kwargs):
     given = options(*wrappers, **kwargs)
     assert GymnasiumFactory.check(given) == []
     environment = GymnasiumFactory(given).make(count, list(range(count)))
-    observation = environment.spec.observation
-    out = StepOutput(
-        np.zeros((count, *observation.shape), observation.dtype),
-        np.zeros(count, np.float32),
-        *(np.zeros(count, np.bool_) for _ in range(4)),
-    )
+    out = output(environment)
     environment.reset(out)
     return environment, out
 
@@ -215,7 +210,7 @@ def test_sticky_actions_follow_the_seed_of_the_environment():
     def actions(seed):
         given = options({"type": "sticky_action", "probability": 0.5}, length=1000)
         environment = GymnasiumFactory(given).make(1, [seed])
-        out = StepOutput(np.zeros((1, 2), np.float32), np.zeros(1, np.float32), *(np.zeros(1, bool) for _ in range(4)))
+        out = output(environment)
         environment.reset(out)
         for step in range(60):
             environment.step(np.array([step % 2]), out)
@@ -351,12 +346,9 @@ def test_wrappers_named_by_a_file_and_registered_ones(tmp_path):
 def test_masks_pass_through_wrappers():
     given = {"id": "srl/LegalMoves-v0", "action_mask": "info", "wrappers": [{"type": "reward_clip"}]}
     environment = GymnasiumFactory(given).make(2, [1, 2])
-    mask = np.zeros((2, 8), np.bool_)
-    out = StepOutput(
-        np.zeros((2, 8), np.float32), np.zeros(2, np.float32), *(np.zeros(2, np.bool_) for _ in range(4)), mask
-    )
+    out = output(environment)
     environment.reset(out)
-    assert mask.sum(axis=1).tolist() == [4, 4]
+    assert out.action_mask.sum(axis=1).tolist() == [4, 4]
 
 
 def test_what_lies_below_the_wrappers_counts_resets_and_rewards():

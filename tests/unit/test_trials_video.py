@@ -8,10 +8,10 @@ from pathlib import Path
 import imageio_ffmpeg
 import numpy as np
 import pytest
+from environment_play import output
 
 import srl
 from srl import cli
-from srl.api.environment import StepOutput
 from srl.api.errors import MissingExtraError, UsageError
 from srl.api.registry import environment_factory
 from srl.trials.experiments import recipe
@@ -96,23 +96,12 @@ def test_without_the_package_there_is_one_error(untrained_trial, monkeypatch):
         make_video(trial)
 
 
-def row(environment):
-    return StepOutput(
-        observation=np.zeros((1, *environment.spec.observation.shape), np.uint8),
-        reward=np.zeros(1, np.float32),
-        terminated=np.zeros(1, np.bool_),
-        truncated=np.zeros(1, np.bool_),
-        valid=np.zeros(1, np.bool_),
-        episode_start=np.zeros(1, np.bool_),
-    )
-
-
 def test_an_atari_game_is_filmed_in_colour_while_it_is_played_in_grey():
     """The filmed game is the game that is played without a film, sticky actions included; so is its picture."""
     options = {"type": "atari", "game": "Breakout", "repeat_action_probability": 0.25, "episodic_life": True}
     factory = environment_factory(options)
     recording, alone = factory.record(7), factory.make(1, [7])
-    filmed, plain = row(recording.environment), row(alone)
+    filmed, plain = output(recording.environment), output(alone)
     recording.environment.reset(filmed)
     alone.reset(plain)
     generator = np.random.default_rng(0)

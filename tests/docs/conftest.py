@@ -1,6 +1,0 @@
-"""Makes `docs_pages` importable: test modules are no package."""
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
