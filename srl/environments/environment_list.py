@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from srl.api.environment import Ended, StepOutput, VectorEnvironment
 from srl.api.errors import EnvironmentFault
-from srl.api.importing import place_of
-from srl.environments.masks import METHOD, MaskReader, MaskSource, split_mask
+from srl.environments.masks import MaskReader, MaskSource, split_mask
+from srl.environments.results import NOTHING, RESET, info_of, parts_fault, raised_fault, step_fault
 from srl.environments.sources import making
-from srl.environments.spaces import MASK_KEY, environment_spec
+from srl.environments.spaces import MASK_KEY, MASK_METHOD, environment_spec
 from srl.environments.values import ActionReader, ObservationWriter
 from srl.environments.wrapping import RawEpisode
 
@@ -76,15 +76,8 @@ class EnvironmentList(VectorEnvironment):
 
     def reset(self, out: StepOutput) -> None:
         """Start every environment with its seed (the only time seeds are given)."""
-        index = 0
-        try:
-            for index, env in enumerate(self._envs):
-                observation, info = env.reset(seed=self._seeds[index])
-                self._write(index, observation, info, out)
-        except EnvironmentFault:
-            raise
-        except Exception as error:
-            raise self._raised(index, "reset", error) from error
+        for index, seed in enumerate(self._seeds):
+            self._write(index, *self._reset(index, seed=seed), out)
         out.valid[...] = True
         out.episode_start[...] = True
 
@@ -100,10 +93,13 @@ class EnvironmentList(VectorEnvironment):
         out.episode_start[...] = False
         ends: list[tuple[int, NDArray[Any], float, bool]] = []
         index = 0
+        result: Any = NOTHING
         try:
             for index, env in enumerate(self._envs):
-                observation, reward, terminated, truncated, info = env.step(actions[index])
-                out.reward[index] = reward
+                result = NOTHING
+                result = env.step(actions[index])
+                observation, reward, terminated, truncated, info = result
+                out.reward[index] = float(reward)  # None would be written as NaN
                 out.terminated[index] = terminated
                 out.truncated[index] = truncated
                 if terminated or truncated:
@@ -116,7 +112,8 @@ class EnvironmentList(VectorEnvironment):
         except EnvironmentFault:
             raise
         except Exception as error:
-            raise self._raised(index, "step", error) from error
+            fault = None if result is NOTHING else step_fault(result, lambda: self._where(index))
+            raise fault or self._raised(index, "step", error) from error
         return self._ended(ends) if ends else None
 
     def close(self) -> None:
@@ -139,11 +136,25 @@ class EnvironmentList(VectorEnvironment):
     def _restart(self, index: int) -> tuple[float, bool, Any, dict[str, Any]]:
         """Return of the episode under the wrappers, whether it is over there too, and the reset's results."""
         if not self._raw:
-            return 0.0, True, *self._envs[index].reset()
+            return 0.0, True, *self._reset(index)
         raw = self._raw[index]
         total, resets = raw.episode_return, raw.resets
-        observation, info = self._envs[index].reset()
+        observation, info = self._reset(index)
         return total, raw.resets != resets, observation, info
+
+    def _reset(self, index: int, **seed: Any) -> tuple[Any, Any]:
+        """Observation and info of a reset."""
+        try:
+            result = self._envs[index].reset(**seed)
+        except EnvironmentFault:
+            raise
+        except Exception as error:
+            raise self._raised(index, "reset", error) from error
+        fault = parts_fault(result, RESET, lambda: self._where(index))  # two numbers would unpack as well
+        if fault is not None:
+            raise fault
+        observation, info = result
+        return observation, info
 
     def _ended(self, ends: list[tuple[int, NDArray[Any], float, bool]]) -> Ended:
         columns = np.array([index for index, _, _, _ in ends], np.int64)
@@ -174,8 +185,8 @@ class EnvironmentList(VectorEnvironment):
         if self._masks.source == "observation":
             return split_mask(observation, lambda: self._where(index))
         if self._masks.source == "info":
-            return observation, info.get(MASK_KEY)
-        return observation, self._envs[index].get_wrapper_attr(METHOD)()
+            return observation, info_of(info, lambda: self._where(index)).get(MASK_KEY)
+        return observation, self._envs[index].get_wrapper_attr(MASK_METHOD)()
 
     def _copied(self, index: int, observation: Any) -> NDArray[Any]:
         """``[1, ...]``."""
@@ -202,8 +213,4 @@ class EnvironmentList(VectorEnvironment):
         return f"{self._name}, environment {index}, step {self._step}"
 
     def _raised(self, index: int, call: str, error: Exception) -> EnvironmentFault:
-        return EnvironmentFault(
-            f"the environment raised {type(error).__name__} in {call}: {error}",
-            where=self._where(index),
-            hint=f"Raised at {place_of(error)}",
-        )
+        return raised_fault(error, "the environment", call, self._where(index))

@@ -25,7 +25,6 @@ from srl.environments.spaces import MASK_KEY
 from srl.environments.values import Where
 
 MaskSource = Literal["info", "observation", "method"]
-METHOD = "action_masks"
 
 
 class MaskReader:

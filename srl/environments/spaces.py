@@ -15,7 +15,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 
 from srl.api.environment import EnvironmentSpec
@@ -24,6 +24,8 @@ from srl.api.spaces import Bound, SpaceSpec, mask_size
 
 MASK_KEY = "action_mask"
 """Where environments put action masks: this key of ``info``, or of a Dict observation."""
+MASK_METHOD = "action_masks"
+"""The method that some environments tell them by."""
 
 
 def space_spec(space: gymnasium.Space[Any], field: str, name: str) -> SpaceSpec:
@@ -73,10 +75,9 @@ def environment_spec(
     Raises:
         EnvironmentFault: For spaces that SRL cannot carry, or where the masks cannot be what they are said to be.
     """
-    if isinstance(env, VectorEnv):
-        observation, action = env.single_observation_space, env.single_action_space
-    else:
-        observation, action = env.observation_space, env.action_space
+    prefix = "single_" if isinstance(env, VectorEnv) else ""
+    observation = _declared(env, f"{prefix}observation_space", name)
+    action = _declared(env, f"{prefix}action_space", name)
     given = space_spec(action, "action", name)
     if action_mask is not None and not mask_size(given):
         raise EnvironmentFault(
@@ -84,6 +85,12 @@ def environment_spec(
             where=name,
             value=given.describe(),
             hint="Leave environment.action_mask out.",
+        )
+    if action_mask == "method" and not _has_method(env, MASK_METHOD):
+        raise EnvironmentFault(
+            f"the environment has no method {MASK_METHOD}()",
+            where=name,
+            expected=f"one that returns the mask, as environment.{MASK_KEY} is method",
         )
     if action_mask == "observation":
         observation = _without_mask(observation, given, name)
@@ -115,6 +122,27 @@ def unbounded(spec: SpaceSpec) -> SpaceSpec:
     is_float = spec.kind == "box" and np.dtype(spec.dtype).kind == "f"
     bounds: dict[str, Any] = {"low": None, "high": None} if is_float else {}
     return dataclasses.replace(spec, children=children, **bounds)
+
+
+def _declared(env: Any, field: str, name: str) -> gymnasium.Space[Any]:
+    space = getattr(env, field, None)
+    if space is None:
+        raise EnvironmentFault(
+            f"the environment declares no {field}",
+            where=name,
+            expected=f"self.{field} set in __init__, such as gymnasium.spaces.Box(-1.0, 1.0, (3,))",
+        )
+    return space  # type: ignore[no-any-return]  # whatever else it is, space_spec refuses it
+
+
+def _has_method(env: Any, method: str) -> bool:
+    """Whether an environment has a method; one in other processes is believed to."""
+    if not isinstance(env, VectorEnv):
+        return bool(env.has_wrapper_attr(method))
+    inner = env.unwrapped
+    if isinstance(inner, SyncVectorEnv):
+        return all(one.has_wrapper_attr(method) for one in inner.envs)
+    return isinstance(inner, AsyncVectorEnv) or callable(getattr(inner, method, None))
 
 
 def _spec(space: gymnasium.Space[Any], field: str, name: str, path: str) -> SpaceSpec:

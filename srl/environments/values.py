@@ -115,9 +115,14 @@ class _LeafWriter:
         batched = len(shape) > len(self._shape)
         if isinstance(value, (dict, tuple)) or (batched and not is_array):
             raise misfit(self._name, value, shape, self._dtype, where())
-        array = np.asarray(value)
+        try:
+            array = np.asarray(value)
+        except ValueError:  # a ragged list
+            raise misfit(self._name, value, shape, self._dtype, where()) from None
         if self._values is not None:
             return self._choices(array, shape, where)
+        if not is_array and array.dtype.kind in "iub" and not isinstance(value, np.generic):
+            array = _of_numbers(array, self._dtype)
         if not fits(array, shape, self._dtype):
             raise misfit(self._name, value, shape, self._dtype, where())
         return array
@@ -136,6 +141,13 @@ class _LeafWriter:
                 f"{np.asarray(self._values).tolist()} different ones",
             )
         return counted
+
+
+def _of_numbers(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Python's whole numbers have no dtype of their own: as the dtype if that holds them exactly, else as they are."""
+    with np.errstate(over="ignore"):
+        converted = array.astype(dtype)
+    return converted if np.array_equal(converted, array) else array
 
 
 class _BranchWriter:

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from srl.api.environment import Ended, StepOutput, VectorEnvironment
 from srl.api.errors import EnvironmentFault
-from srl.api.importing import place_of
-from srl.environments.masks import METHOD, MaskReader, MaskSource, split_mask
-from srl.environments.spaces import MASK_KEY, environment_spec
+from srl.environments.masks import MaskReader, MaskSource, split_mask
+from srl.environments.results import RESET, STEP, info_of, parts_fault, raised_fault
+from srl.environments.spaces import MASK_KEY, MASK_METHOD, environment_spec
 from srl.environments.values import ActionReader, ObservationWriter, misfit
 
 
@@ -75,10 +75,7 @@ class VectorAdapter(VectorEnvironment):
     def reset(self, out: StepOutput) -> None:
         """Start every environment with its seed (the only time seeds are given)."""
         seed: Any = self._seeds if self._several else self._seeds[0]
-        try:
-            observation, infos = self._env.reset(seed=seed)
-        except Exception as error:
-            raise self._raised("reset", error) from error
+        observation, infos = self._reset(seed=seed)
         every = np.ones(self.count, np.bool_)
         self._write(observation, infos, every, out)
         out.valid[...] = True
@@ -94,9 +91,13 @@ class VectorAdapter(VectorEnvironment):
         self._step += 1
         given = self._actions.batch(action)
         try:
-            observation, reward, terminated, truncated, infos = self._env.step(given)
+            result = self._env.step(given)
         except Exception as error:
             raise self._raised("step", error) from error
+        fault = parts_fault(result, STEP, self._where)
+        if fault is not None:
+            raise fault
+        observation, reward, terminated, truncated, infos = result
         self._write_vectors(np.asarray(reward), np.asarray(terminated), np.asarray(truncated), out)
         if self._any_resetting:
             self._blank_resetting(out)
@@ -136,11 +137,19 @@ class VectorAdapter(VectorEnvironment):
             self._reset_ended(columns, out)
         return Ended(columns, final)
 
-    def _reset_ended(self, columns: NDArray[np.int64], out: StepOutput) -> None:
+    def _reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
         try:
-            observation, infos = self._env.reset(options={"reset_mask": self._ended.copy()})
+            result = self._env.reset(**arguments)
         except Exception as error:
             raise self._raised("reset", error) from error
+        fault = parts_fault(result, RESET, self._where)
+        if fault is not None:
+            raise fault
+        observation, infos = result
+        return observation, infos
+
+    def _reset_ended(self, columns: NDArray[np.int64], out: StepOutput) -> None:
+        observation, infos = self._reset(options={"reset_mask": self._ended.copy()})
         others = out.observation.copy()
         self._write(observation, infos, self._ended, out)
         out.observation[~self._ended] = others[~self._ended]
@@ -164,9 +173,10 @@ class VectorAdapter(VectorEnvironment):
         if self._masks.source == "observation":
             return *split_mask(observation, self._where), None
         if self._masks.source == "info":
-            return observation, infos.get(MASK_KEY), infos.get(f"_{MASK_KEY}")
+            told = info_of(infos, self._where)
+            return observation, told.get(MASK_KEY), told.get(f"_{MASK_KEY}")
         unwrapped: Any = self._env.unwrapped
-        return observation, unwrapped.call(METHOD) if self._several else getattr(unwrapped, METHOD)(), None
+        return observation, unwrapped.call(MASK_METHOD) if self._several else getattr(unwrapped, MASK_METHOD)(), None
 
     def _blank_resetting(self, out: StepOutput) -> None:
         """The row of a reset query holds no transition, whatever the environment reports for it."""
@@ -176,7 +186,7 @@ class VectorAdapter(VectorEnvironment):
 
     def _final_from_infos(self, infos: dict[str, Any], columns: NDArray[np.int64]) -> NDArray[Any]:
         """``[E, ...]`` from ``infos["final_obs"]``: one array over all environments, or one object for each."""
-        stored = infos.get("final_obs")
+        stored = info_of(infos, self._where).get("final_obs")
         if stored is None:
             raise EnvironmentFault(
                 "the vector environment resets on the same step but reports no final observation",
@@ -219,11 +229,8 @@ class VectorAdapter(VectorEnvironment):
         return misfit(field, value, shape, dtype, self._where())
 
     def _raised(self, call: str, error: Exception) -> EnvironmentFault:
-        return EnvironmentFault(
-            f"the vector environment raised {type(error).__name__} in {call}: {error}",
-            where=f"{self.spec.name}, {self.count} environments, step {self._step}",
-            hint=f"Raised at {place_of(error)}",
-        )
+        where = f"{self.spec.name}, {self.count} environments, step {self._step}"
+        return raised_fault(error, "the vector environment", call, where)
 
 
 def autoreset_mode(env: VectorEnv[Any, Any, Any], name: str) -> AutoresetMode:

@@ -30,6 +30,7 @@ from srl.api.errors import EnvironmentFault, ExperimentError, PluginError, SRLEr
 from srl.api.experiment import PluginMapping
 from srl.api.registry import REGISTRY
 from srl.environments.options import option_problems
+from srl.environments.results import step_fault
 from srl.environments.sources import check_kwargs, making
 
 SingleEnv = gymnasium.Env[Any, Any]
@@ -95,9 +96,16 @@ class RawEpisode(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """One step."""
-        result = self.env.step(action)
-        self.episode_return += float(result[1])
-        return result
+        result: Any = self.env.step(action)
+        try:
+            _, reward, _, _, _ = result
+            self.episode_return += float(reward)
+        except (TypeError, ValueError):
+            fault = step_fault(result, lambda: f"{self.env.unwrapped}, under the wrappers")
+            if fault is None:
+                raise
+            raise fault from None
+        return result  # type: ignore[no-any-return]
 
 
 def resolve_wrappers(entries: Sequence[PluginMapping], where: str = "wrappers") -> list[Wrapping]:

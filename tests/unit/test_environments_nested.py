@@ -285,9 +285,8 @@ def test_masks_that_cannot_be_are_refused_at_the_start():
     with pytest.raises(EnvironmentFault, match=r"mask in the observation does not fit.*3 entries"):
         EnvironmentList(Short, [1], name="masked", action_mask="observation")
     env = gymnasium.make("CartPole-v1", disable_env_checker=True)
-    environment = EnvironmentList(lambda: env, [1], name="cartpole", action_mask="method")
     with pytest.raises(EnvironmentFault, match="action_masks"):
-        environment.reset(output(environment))
+        EnvironmentList(lambda: env, [1], name="cartpole", action_mask="method")
 
 
 def test_a_mask_nobody_asked_for_stays_in_the_observation():
