@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from numpy.typing import NDArray
 
 from srl.api.errors import UsageError
 from srl.api.experiment import EvaluatorGroup, Experiment
@@ -61,7 +64,7 @@ def open_policy(trial: Path, checkpoint: str | None = None, policy: str | None =
         policy: Policy name; ``None`` = the evaluators' policy, or the first one.
 
     Raises:
-        UsageError: No trial, no checkpoint, or an unknown policy.
+        UsageError: No trial, no checkpoint, an unknown policy, or a checkpoint of another policy.
         CheckpointError: The checkpoint that was named is damaged.
     """
     directory = TrialDirectory.open(trial)
@@ -70,8 +73,11 @@ def open_policy(trial: Path, checkpoint: str | None = None, policy: str | None =
     name = policy or (group.policy if group else next(iter(experiment.policies)))
     saved = _checkpoint(directory, checkpoint)
     spec = _policy_spec(directory, experiment, name)
+    weights = saved.weights()
+    if saved.path.resolve().parent not in (directory.checkpoints.resolve(), directory.best.resolve()):
+        _check_weights(spec, saved, weights)
     acting = build_acting(spec)
-    acting.load(saved.weights())
+    acting.load(weights)
     return SavedPolicy(directory, experiment, spec, saved, acting)
 
 
@@ -140,9 +146,11 @@ def _checkpoint(directory: TrialDirectory, wanted: str | None) -> Checkpoint:
         best = newest_complete(directory.best) if wanted != "newest" else None
         found = best if best is not None or wanted == "best" else newest_complete(root)
         if found is None:
+            place = directory.best if wanted == "best" else root
             raise UsageError(
                 "the trial has no complete checkpoint",
-                where=str(directory.best if wanted == "best" else root),
+                where=str(place),
+                value=", ".join(f"{path.name}, damaged" for path in list_checkpoints(place)) or None,
                 hint="A trial writes its first one after checkpoints.interval_seconds and its last one at its end; "
                 "its evaluators keep the best one.",
             )
@@ -162,6 +170,23 @@ def _checkpoint(directory: TrialDirectory, wanted: str | None) -> Checkpoint:
         value=wanted,
         expected="a directory, or one of " + ", ".join(path.name for path in present) if present else "a directory",
     )
+
+
+def _check_weights(spec: PolicySpec, saved: Checkpoint, weights: Mapping[str, NDArray[Any]]) -> None:
+    """Weights from elsewhere must be those of this policy: others may fit it in part, and act without a word."""
+    from srl.system.workers.algorithm_check import make_module  # imports torch, which acting need not
+
+    module = make_module(spec)
+    wanted = {name: tuple(tensor.shape) for name, tensor in (*module.named_parameters(), *module.named_buffers())}
+    found = {name: array.shape for name, array in weights.items()}
+    for name in sorted(wanted.keys() | found.keys()):
+        if wanted.get(name) != found.get(name):
+            raise UsageError(
+                f"the checkpoint is of another policy than '{spec.name}' of this trial: '{name}' differs",
+                where=str(saved.path),
+                value=str(found.get(name, "absent")),
+                expected=str(wanted.get(name, "absent")),
+            )
 
 
 def _policy_spec(directory: TrialDirectory, experiment: Experiment, name: str) -> PolicySpec:

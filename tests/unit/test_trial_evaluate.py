@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from srl.api.errors import UsageError
-from srl.api.loading import load_experiment, resolved_yaml
+from srl.api.loading import experiment_from_mapping, load_experiment, resolved_yaml
 from srl.distributed.evaluate import evaluate_trial
 from srl.distributed.graph import resolve
 from srl.distributed.probing import probe_environment
@@ -88,3 +88,33 @@ def test_what_is_not_there_is_named(trial, graph, tmp_path):
     (trial.checkpoints / "version-000000001" / "state.json").write_text("{ }")
     with pytest.raises(CheckpointError, match=r"state\.json"):
         evaluate_trial(trial.path, 2, "1")
+
+
+@pytest.mark.parametrize(
+    ("hidden", "parts"),
+    [
+        ([32, 32], ("'network.hidden_0_bias' differs (got '(2, 1, 32)'); expected (2, 1, 64)",)),
+        # Every name that acting looks for is there, in its shape: it would decide, with half of a network.
+        ([64, 64, 64], ("'network.hidden_2_bias' differs (got '(2, 1, 64)'); expected absent",)),
+    ],
+)
+def test_a_checkpoint_of_another_policy_is_refused(trial, graph, tmp_path, hidden, parts):
+    save(trial, graph, 1, 1.0)
+    raw = graph.experiment.model_dump(mode="json")
+    raw["policies"]["main"]["network"] = {"type": "mlp", "hidden": hidden}
+    other_graph = resolve(experiment_from_mapping(raw), graph.environment)
+    other = TrialDirectory.create(graph.experiment, tmp_path / "other")
+    save(other, other_graph, 3, 1.0)
+    save(other, graph, 4, 1.0)
+    with pytest.raises(UsageError) as caught:
+        evaluate_trial(trial.path, 1, str(other.checkpoints / "version-000000003"))
+    for part in ("of another policy than 'main'", str(other.checkpoints), *parts):
+        assert part in str(caught.value)
+    assert evaluate_trial(trial.path, 1, str(other.checkpoints / "version-000000004"))["policy_version"] == 4
+
+
+def test_damaged_checkpoints_are_said_to_be_there(trial, graph):
+    save(trial, graph, 1, 1.0)
+    (trial.checkpoints / "version-000000001" / "weights.safetensors").write_bytes(b"")
+    with pytest.raises(UsageError, match="version-000000001, damaged"):
+        evaluate_trial(trial.path, 1)
