@@ -177,7 +177,10 @@ class TrialMachine:
         # What was sent on a connection that broke may be lost: a worker that comes back hears it again.
         record.is_assigned = record.is_assigned and event.state is not State.CREATED
         record.is_started = record.is_started and event.state not in (State.CREATED, State.CONFIGURED)
-        record.drain_sent = record.drain_sent and event.state is State.DRAINING
+        record.drain_sent = False
+        if event.state is not State.CREATED:
+            gone = [other for other in self._records.values() if other.is_gone]
+            self._out += [TellGone(other.name, other.id.incarnation) for other in gone]
 
     def _on_beat(self, record: WorkerRecord, event: Beat) -> None:
         record.alive_at = max(record.alive_at, self._now - event.silent_seconds)

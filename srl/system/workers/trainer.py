@@ -145,11 +145,11 @@ class TrainerWorker(Worker):
         return self._draining and self._is_settled and self._intake.drained()
 
     def peer_gone(self, peer: WorkerId) -> None:
-        """End the credits of an actor that is dead; remember which rank is."""
-        if peer.kind == "trainer":
-            self._gone.append(peer.name)
-        else:
+        """End the credits of an actor that is dead; remember which rank is. It may be told more than once."""
+        if peer.kind != "trainer":
             self._intake.producer_gone(peer.index, peer.incarnation)
+        elif peer.name not in self._gone:
+            self._gone.append(peer.name)
 
     def keep_turning(self, turn: Callable[[str], None]) -> None:
         """Have ``turn`` called while an update waits for other ranks."""
