@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from srl.api.environment import EnvironmentFactory, VectorEnvironment
 from srl.api.policy import ActingPolicy, ActInput, PolicySpec
 from srl.system.actions import ActionTransformer
-from srl.system.checkpoint import prune, save_checkpoint
 from srl.system.decisions import new_output
 from srl.system.report import Activity, Evaluation, TimeShares, WorkerReport
 from srl.system.worker import Worker, WorkerId
 from srl.system.workers.acting import VersionedPolicy
+from srl.system.workers.best import keep_if_best
 from srl.system.workers.episodes import EpisodeTracker
 from srl.system.workers.legal import LegalActions
 from srl.system.workers.recurrent import RecurrentState
@@ -302,11 +302,10 @@ class EvaluatorWorker(Worker):
         if self._best_root is None or mean <= self._best:
             return
         self._best = mean
-        save_checkpoint(
+        keep_if_best(
             self._best_root,
             version=current.version,
+            mean_return=mean,
+            env_steps=current.env_steps,
             weights=self._policy.weights(),
-            state={},
-            counters={"env_steps": current.env_steps, "mean_return": mean},
         )
-        prune(self._best_root, keep=1)
