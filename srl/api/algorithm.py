@@ -61,7 +61,9 @@ class Batch:
             per row ``[T, C, ...]``; ``state[T / state_rows, C, S]`` for recurrent policies;
             ``final_observation[F, ...]`` of all blocks one after the other, with ``final_row`` renumbered to match;
             ``version[T, C]`` int64, the policy version that chose each row's action (from the blocks' tables).
-            The row after the last row of a short block (its bootstrap observation) is in row T as always.
+            Unless ``on_non_finite`` is ``stop``: bool ``observation_replaced[T+1, C]`` and ``reward_replaced[T, C]``,
+            True where a zero stands for a value that was not finite; such rows belong into no running statistic.
+        The row after the last row of a short block (its bootstrap observation) is in row T as always.
         headers: One header per block.
         valid_rows: Number of valid rows.
     """

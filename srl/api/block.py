@@ -51,6 +51,10 @@ class FieldSpec:
     axes: Axes = "T,B"
 
 
+REPLACED = (FieldSpec("observation_replaced", (), "bool", "T+1,B"), FieldSpec("reward_replaced", (), "bool"))
+"""Where a zero stands for a value that was not finite: in blocks of experiments that do not stop there."""
+
+
 @dataclass(frozen=True, slots=True)
 class FieldLayout:
     """Where a field lies in the buffer: full shape, dtype name and byte offset (a multiple of 64)."""
@@ -173,6 +177,7 @@ def trajectory_schema(
     action_mask: int = 0,
     state_size: int = 0,
     state_rows: int = 0,
+    marks_replaced: bool = False,
 ) -> BlockSchema:
     """The schema of a trajectory block: the fixed fields and what the policy adds per row.
 
@@ -186,6 +191,7 @@ def trajectory_schema(
         action_mask: M, entries of the action mask; 0 = no such field.
         state_size: S, numbers of recurrent state; 0 = no such field.
         state_rows: C, divides ``rows``; 0 without state.
+        marks_replaced: Fields that say where a zero stands for a value that was not finite.
     """
     table = default_final_rows(rows, columns, observation) if final_rows is None else final_rows
     fields = (
@@ -201,19 +207,21 @@ def trajectory_schema(
         *extras,
         *([FieldSpec("action_mask", (action_mask,), "bool", "T+1,B")] if action_mask else []),
         *([FieldSpec("state", (state_size,), "float32", "S,B")] if state_size else []),
+        *(REPLACED if marks_replaced else ()),
         FieldSpec("final_observation", observation.shape, observation.dtype, "F"),
         FieldSpec("policy_version", (), "int64", "K"),
     )
     return BlockSchema(rows, columns, table, fields, state_rows if state_size else 0)
 
 
-def policy_schema(policy: PolicySpec, *, rows: int, columns: int) -> BlockSchema:
+def policy_schema(policy: PolicySpec, *, rows: int, columns: int, marks_replaced: bool = False) -> BlockSchema:
     """The schema of the blocks that a policy's decisions fill.
 
     Args:
         policy: The policy.
         rows: T.
         columns: B.
+        marks_replaced: As in :func:`trajectory_schema`.
     """
     return trajectory_schema(
         rows=rows,
@@ -224,6 +232,7 @@ def policy_schema(policy: PolicySpec, *, rows: int, columns: int) -> BlockSchema
         action_mask=policy.action_mask,
         state_size=policy.state_size,
         state_rows=policy.state_rows,
+        marks_replaced=marks_replaced,
     )
 
 

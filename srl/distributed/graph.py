@@ -272,7 +272,12 @@ class _Stream:
     def schema(self, policy: PolicySpec) -> BlockSchema:
         """The block: T rows, one column per environment of a ring group and agent slot."""
         per_group = self.feed.actors.environments // self.feed.actors.ring_groups
-        return policy_schema(policy, rows=self.requirements.rows, columns=per_group * self.environment.slots)
+        return policy_schema(
+            policy,
+            rows=self.requirements.rows,
+            columns=per_group * self.environment.slots,
+            marks_replaced=self.experiment.on_non_finite != "stop",
+        )
 
     def flow(self, placement: Placement) -> dict[str, Any]:
         """Flow-control parameters, as in :class:`srl.system.worker.Assignment`.

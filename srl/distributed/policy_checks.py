@@ -200,7 +200,10 @@ def _stored_action(spec: PolicySpec, where: str) -> Iterator[SRLError]:
 
 def _names(spec: PolicySpec, where: str) -> Iterator[SRLError]:
     try:
-        names = [field.name for field in policy_schema(spec, rows=max(spec.state_rows, 1), columns=1).fields]
+        names = [
+            field.name
+            for field in policy_schema(spec, rows=max(spec.state_rows, 1), columns=1, marks_replaced=True).fields
+        ]
     except (TypeError, KeyError, ValueError) as error:
         yield SRLError(f"the policy's outputs fit no block: {error}", where=where)
         return

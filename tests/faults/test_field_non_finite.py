@@ -12,10 +12,15 @@ from safetensors.numpy import load_file
 
 FIELD = Path(__file__).parents[1] / "plugins" / "field.yaml"
 STEP = 37
+BOUNDARY = 48
+"""Of runs that replace: the reward is that of a block's last row, the observation row 0 of the block behind it."""
+ROWS, COLUMNS, UPDATES = 16, 2, 6
+GAMMA = 0.75
 LENGTHS = {"stop": 10, "skip": 10, "replace": 1000}
 FUSED, PROCESSES = ["--placement", "fused"], ["--placement", "processes"]
 TCP = ["--placement", "processes", "--transport", "tcp"]
-PPO = "{type: ppo, rows: 16, minibatch_rows: 16, epochs: 2}"
+PPO = f"{{type: ppo, rows: {ROWS}, minibatch_rows: 16, epochs: 2, gamma: {GAMMA}}}"
+NORMALIZED = [f"policies.main.algorithm.normalize_{what}=true" for what in ("observations", "returns")]
 
 # Name: (fault, on_non_finite, where). The environment has one step in which the value is bad.
 RUNS: dict[str, tuple[str, str, list[str]]] = {
@@ -24,6 +29,8 @@ RUNS: dict[str, tuple[str, str, list[str]]] = {
     "stop, infinity": ("inf_observation", "stop", TCP),
     "skip, reward": ("nan_reward", "skip", PROCESSES),
     "replace, infinity": ("inf_observation", "replace", FUSED),
+    "replace, observation": ("nan_observation", "replace", TCP),
+    "replace, reward": ("nan_reward", "replace", PROCESSES),
 }
 STOPPED = [name for name in RUNS if name.startswith("stop")]
 SKIPPED = [name for name in RUNS if name.startswith("skip")]
@@ -34,20 +41,23 @@ FIELDS = {"nan_reward": "reward", "nan_observation": "observation", "inf_observa
 @pytest.fixture(scope="module")
 def ended(shared_trial_run: Any) -> dict[str, Any]:
     """Every run of RUNS, and two with an absurd learning rate; they run side by side."""
-    common = ["workers.actors.environments=2", f"policies.main.algorithm={PPO}", "--screen", "plain"]
+    common = [f"workers.actors.environments={COLUMNS}", f"policies.main.algorithm={PPO}", "--screen", "plain"]
     trials = {}
     for name, (fault, mode, place) in RUNS.items():
         environment = (
             "{type: gymnasium, entry: 'srl.environments.toy:Faulty', "
-            f"kwargs: {{kind: {fault}, step: {STEP}, length: {LENGTHS[mode]}}}}}"
+            f"kwargs: {{kind: {fault}, step: {BOUNDARY if mode == 'replace' else STEP}, length: {LENGTHS[mode]}}}}}"
         )
+        # Whole blocks in the order of their rows, so that it is known which were trained on.
+        whole = ["streams.samples.on_straggler=wait", *NORMALIZED] if mode == "replace" else []
         trials[name] = shared_trial_run.start(
             FIELD,
             f"environment={environment}",
             f"on_non_finite={mode}",
             "checkpoints.interval_updates=1",
-            "stop.updates=6",
+            f"stop.updates={UPDATES}",
             *common,
+            *whole,
             *place,
         )
     for name, mode in (("learning rate, stop", "stop"), ("learning rate, skip", "skip")):
@@ -119,11 +129,28 @@ def test_skip_gives_the_block_up_and_goes_on(ended: Any, name: str) -> None:
 @pytest.mark.parametrize("name", REPLACED)
 def test_replace_counts_and_goes_on(ended: Any, name: str) -> None:
     trial = ended[name]
-    assert trial.summary["updates"] == 6
-    assert trial.summary["blocks"]["trained"] == 6
+    assert trial.summary["updates"] == UPDATES
+    assert trial.summary["blocks"]["trained"] == UPDATES
     assert trial.summary["non_finite"]["environment_values"] == 2  # both environments have their bad step at once
     assert f"the {FIELDS[RUNS[name][0]]} of environment 0 is not finite" in trial.stderr
     assert trial.stderr.count("replaced by 0") == 1
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_statistics_are_those_of_what_was_finite(ended: Any, name: str) -> None:
+    """The observation is the number of the row, every reward is 1, no episode ends: all sums are known."""
+    trial = ended[name]
+    weights = load_file(max((trial.trial_dir / "checkpoints").iterdir()) / "weights.safetensors")
+    rows = np.arange(ROWS * UPDATES, dtype=np.float64)
+    is_reward = RUNS[name][0] == "nan_reward"
+    observations = rows if is_reward else np.delete(rows, BOUNDARY)
+    returns = (1.0 - GAMMA ** (rows + 1.0)) / (1.0 - GAMMA)  # of 1, 2, ... rewards
+    returns = returns[:-1] if is_reward else returns
+    for statistics, values in (("observation_statistics", observations), ("return_statistics", returns)):
+        count, mean, m2 = (weights[f"{statistics}.{part}"] for part in ("count", "mean", "m2"))
+        assert count[0] == COLUMNS * len(values)
+        np.testing.assert_allclose(mean, values.mean(), rtol=1e-9)
+        np.testing.assert_allclose(m2, COLUMNS * np.square(values - values.mean()).sum(), rtol=1e-9)
 
 
 def test_an_absurd_learning_rate_stops_with_the_last_good_weights(ended: Any) -> None:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -12,6 +13,22 @@ from srl.environments.gymnasium_adapter import GymnasiumFactory
 from srl.system.streams.interface import Credit, Producer
 from srl.system.workers.finite import FiniteGuard
 from srl.system.workers.ring_group import RingGroup, RingGroupIdentity
+
+
+class FaultyPair(gymnasium.Env):
+    """The environment with seed 1 has half an observation in its first step."""
+
+    observation_space = gymnasium.spaces.Box(0.0, 9.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._bad = seed == 1
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        bad, self._bad = self._bad, False
+        return np.array([5.0, np.nan] if bad else [1.0, 1.0], np.float32), 0.0, False, False, {}
 
 
 @pytest.fixture
@@ -27,6 +44,7 @@ def make_ring_group(policy_spec_for):
             action=policy.action_array,
             extras=policy.extras,
             final_rows=final_rows,
+            marks_replaced=mode != "stop",
         )
         guard = FiniteGuard(mode)
         environment = factory.make(columns, list(range(columns)))
@@ -159,6 +177,49 @@ def test_replace_puts_zero_and_goes_on(make_ring_group):
     assert np.isfinite(block["reward"]).all()
     assert guard.replaced >= 1
     assert guard.take_fault() is None
+    group.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "rows"),
+    [("nan_observation", "observation_replaced", [4]), ("nan_reward", "reward_replaced", [3])],
+)
+@pytest.mark.parametrize("cut", [None, 4, 2])
+def test_rows_with_a_zero_for_a_value_are_marked(make_ring_group, kind, field, rows, cut):
+    """Step 4 ends row 3 and brings row 4: the last and the first of a block, or rows within one."""
+    options = {"entry": "srl.environments.toy:Faulty", "kwargs": {"kind": kind, "step": 4}}
+    group, schema, _ = make_ring_group(options, columns=2, rows=8 if cut != 4 else 4, mode="replace")
+    found = []
+    for grant in range(3):
+        header, block, _ = fill(group, schema, grant, rows=cut)
+        assert not block["observation_replaced" if field == "reward_replaced" else "reward_replaced"].any()
+        assert (block[field][:, 0] == block[field][:, 1]).all()
+        found += block[field][: header.length, 0].tolist()
+    assert np.flatnonzero(found).tolist() == rows
+    group.close()
+
+
+def test_only_the_environment_with_the_bad_value_is_marked(make_ring_group):
+    """One of two: the mark is a column's."""
+    options = {"entry": f"{__file__}:FaultyPair"}
+    group, schema, _ = make_ring_group(options, columns=2, rows=4, mode="replace")
+    _, block, _ = fill(group, schema, 0)
+    assert block["observation_replaced"].tolist() == [[False, False], [False, True], *[[False, False]] * 3]
+    assert block["observation"][1].tolist() == [[1.0, 1.0], [5.0, 0.0]]
+    group.close()
+
+
+def test_a_bad_value_of_a_skipped_block_is_marked_in_the_next(make_ring_group):
+    options = {"entry": "srl.environments.toy:Faulty", "kwargs": {"kind": "nan_observation", "step": 4}}
+    group, schema, guard = make_ring_group(options, columns=1, rows=8, mode="skip")
+    group.begin(Credit(0, 0, 0, 0, 0), schema.allocate())
+    for _ in range(4):
+        group.views().act_output.action[:] = 0
+        group.step(0)
+    assert guard.take_fault() is not None
+    group.abandon()
+    _, block, _ = fill(group, schema, 1)
+    assert np.flatnonzero(block["observation_replaced"]).tolist() == [0]
     group.close()
 
 

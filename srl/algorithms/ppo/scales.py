@@ -34,7 +34,7 @@ class Scales:
         self._config = config
         self._policy = policy
         self._trainer = trainer
-        self._returns = DiscountedReturns(config.gamma)
+        self._returns = DiscountedReturns(config.gamma, trainer)
 
     def rewards(self, batch: Batch) -> Floats:
         """Rewards ``[T, C]`` as they are trained on."""
@@ -77,7 +77,7 @@ class Scales:
         )
 
     def learn(self, batch: Batch, position: NDArray[np.int64]) -> None:
-        """Take the batch into the statistics.
+        """Take the batch into the statistics, without the rows in which a zero stands for a value that was not finite.
 
         Args:
             batch: The batch.
@@ -86,15 +86,16 @@ class Scales:
         statistics = self._policy.observation_statistics
         if statistics is not None:
             observation = batch["observation"]
-            rows = observation.reshape(-1, *observation.shape[2:]).take(position, axis=0)
+            own, _ = _own(batch, "observation_replaced", position)
+            rows = observation.reshape(-1, *observation.shape[2:]).take(own, axis=0)
             values = self._policy.normalizer.values(rows)
             statistics.set(statistics.moments().merged(Moments.of(values, self._trainer.reduce_array)))
         statistics = self._policy.return_statistics
         if statistics is not None:
             ended = batch["terminated"] | batch["truncated"]
-            returns = self._returns.follow(batch.headers, batch["reward"], ended, batch["valid"])
-            self._share_returns(batch)
-            values = returns.reshape(-1, 1).take(position, axis=0)
+            own, known = _own(batch, "reward_replaced", position)
+            returns = self._returns.follow(batch.headers, batch["reward"], ended, batch["valid"], known)
+            values = returns.reshape(-1, 1).take(own, axis=0)
             statistics.set(statistics.moments().merged(Moments.of(values, self._trainer.reduce_array)))
 
     def metrics(self) -> dict[str, float]:
@@ -117,14 +118,13 @@ class Scales:
         """The inverse of :meth:`state`."""
         self._returns.load_state(state)
 
-    def _share_returns(self, batch: Batch) -> None:
-        """The next block of a column may go to another rank, which then goes on from its return."""
-        if self._trainer.ranks == 1:
-            return
-        keys = np.array([(header.sequence, header.actor, header.ring_group) for header in batch.headers], np.int64)
-        known = np.stack([self._returns.under_way[actor, group] for _, actor, group in keys.tolist()])
-        all_keys = np.concatenate(self._trainer.gather(keys)).tolist()
-        values = np.concatenate(self._trainer.gather(known))
-        for index in sorted(range(len(all_keys)), key=all_keys.__getitem__):  # of several, the newest stays
-            _, actor, group = all_keys[index]
-            self._returns.under_way[actor, group] = values[index]
+
+def _own(
+    batch: Batch, replaced: str, position: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
+    """The rows among ``position`` whose values are the environment's own, and ``bool[T, C]``; ``None`` = all are."""
+    marks = batch.fields.get(replaced)
+    if marks is None:
+        return position, None
+    own = ~marks[: len(batch["valid"])]
+    return position[own.reshape(-1).take(position)], own

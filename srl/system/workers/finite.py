@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -14,6 +14,7 @@ from srl.api.errors import NonFiniteError
 from srl.system.workers.columns import column_name
 
 OnNonFinite = Literal["stop", "skip", "replace"]
+Marks = Mapping[str, NDArray[np.bool_]]
 
 
 class RowCheck:
@@ -25,11 +26,18 @@ class RowCheck:
 
     Args:
         arrays: Name to array ``[B, ...]``; integer arrays are left out.
+        marks: ``observation`` and ``reward`` to ``bool[B]``, where the block says that a zero stands for a value;
+            empty where it does not say so.
+
+    Attributes:
+        arrays: As above.
+        marks: As above.
     """
 
-    __slots__ = ("_flat", "_strided", "arrays")
+    __slots__ = ("_flat", "_strided", "arrays", "marks")
 
-    def __init__(self, arrays: dict[str, NDArray[Any]]) -> None:
+    def __init__(self, arrays: dict[str, NDArray[Any]], marks: Marks | None = None) -> None:
+        self.marks: Marks = marks or {}
         self.arrays = {name: array for name, array in arrays.items() if array.dtype.kind == "f"}
         self._flat = [array.reshape(-1) for array in self.arrays.values() if array.flags.c_contiguous]
         self._strided = [array for array in self.arrays.values() if not array.flags.c_contiguous]
@@ -46,7 +54,8 @@ class FiniteGuard:
 
     Args:
         mode: ``stop`` raises; ``skip`` marks the block (:attr:`fault`) and puts zeros where the bad values were, so
-            that the environments can go on; ``replace`` puts zeros and counts.
+            that the environments can go on; ``replace`` puts zeros and counts. Rows with such zeros are marked, so that
+            they enter no statistic (with ``skip`` that is row 0 of the next block).
 
     Attributes:
         fault: The first bad value of the open block (mode ``skip``).
@@ -59,9 +68,9 @@ class FiniteGuard:
         self._first: NonFiniteError | None = None
         self._mode = mode
 
-    def watch(self, out: StepOutput, environment: EnvironmentSpec) -> RowCheck:
-        """The check of one row's observation and reward."""
-        return RowCheck({**_named_leaves("observation", out.observation, environment), "reward": out.reward})
+    def watch(self, out: StepOutput, environment: EnvironmentSpec, marks: Marks | None = None) -> RowCheck:
+        """The check of one row's observation and reward; marks as in :class:`RowCheck`."""
+        return RowCheck({**_named_leaves("observation", out.observation, environment), "reward": out.reward}, marks)
 
     def check(self, row: RowCheck, environment: EnvironmentSpec, where: str) -> None:
         """Look closely at a row.
@@ -75,7 +84,9 @@ class FiniteGuard:
             NonFiniteError: In mode ``stop``, naming field, environment and value.
         """
         for name, array in row.arrays.items():
-            self._check_array(name, array, range(len(array)), environment, where)
+            finite = self._check_array(name, array, range(len(array)), environment, where)
+            if finite is not None and row.marks:
+                row.marks[name.partition(" ")[0]][~finite.reshape(len(finite), -1).all(axis=1)] = True
 
     def check_final(self, ended: Ended, environment: EnvironmentSpec, where: str) -> None:
         """Look closely at final observations; arguments and errors as :meth:`check`."""
@@ -91,11 +102,15 @@ class FiniteGuard:
         columns: Sequence[int] | NDArray[np.int64],
         environment: EnvironmentSpec,
         where: str,
-    ) -> None:
-        """Look closely at one array of floats; ``columns`` says which column each of its rows is."""
-        finite = np.isfinite(array)
+    ) -> NDArray[np.bool_] | None:
+        """Look closely at one array of floats; ``columns`` says which column each of its rows is.
+
+        Returns:
+            What was finite, ``bool`` of the array's shape; ``None`` = all of it.
+        """
+        finite: NDArray[np.bool_] = np.isfinite(array)
         if finite.all():
-            return
+            return None
         first = tuple(int(axis[0]) for axis in np.nonzero(~finite))
         error = NonFiniteError(
             f"the {name} of {column_name(environment, columns[first[0]])} is not finite",
@@ -112,6 +127,7 @@ class FiniteGuard:
         self.replaced += int(finite.size - np.count_nonzero(finite))
         if self._mode == "skip" and self.fault is None:
             self.fault = error
+        return finite
 
     def take_fault(self) -> NonFiniteError | None:
         """The first fault since the last call (mode ``skip``): the open block must not be sent."""

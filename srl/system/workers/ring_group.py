@@ -80,12 +80,15 @@ class RingGroup:
         self._rows: list[RowViews] = []
         self._versions: dict[int, int] = {}
         self._finals = 0
+        self._marks_replaced = any(field.name == "observation_replaced" for field in schema.fields)
+        self._carry_replaced = np.zeros(columns, np.bool_)
 
     def reset(self) -> None:
         """Start the environments: fills the row that the first block begins with."""
         self.environment.reset(self._carry)
         environment = self.environment.spec
-        self._guard.check(self._guard.watch(self._carry, environment), environment, f"{self.identity}, reset")
+        marks = {"observation": self._carry_replaced, "reward": np.zeros_like(self._carry_replaced)}
+        self._guard.check(self._guard.watch(self._carry, environment, marks), environment, f"{self.identity}, reset")
         self._check_legal(self._carry)
 
     def begin(self, credit: Credit, block: Block) -> None:
@@ -101,6 +104,10 @@ class RingGroup:
         block["episode_start"][0] = self._carry.episode_start
         block["final_row"].fill(-1)
         block["policy_index"].fill(0)
+        if self._marks_replaced:
+            block["observation_replaced"].fill(False)
+            block["observation_replaced"][0] = self._carry_replaced
+            block["reward_replaced"].fill(False)
         self._noise[:] = block_noise(
             self._policy.noise,
             seed=self.identity.seed,
@@ -245,6 +252,8 @@ class RingGroup:
         self._carry.observation[...] = block["observation"][row]
         if self._carry.action_mask is not None:
             self._carry.action_mask[...] = block["action_mask"][row]
+        if self._marks_replaced:
+            self._carry_replaced[:] = block["observation_replaced"][row]
 
     def _keep_row(self, block: Block, row: int) -> None:
         """Carry over the flags of a row that the next block begins with (row T is written to the carry anyway)."""

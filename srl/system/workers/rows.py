@@ -12,7 +12,7 @@ from srl.api.block import Block
 from srl.api.environment import EnvironmentSpec, StepOutput
 from srl.api.policy import ActInput, ActOutput, PolicySpec
 from srl.system.streams.interface import Credit
-from srl.system.workers.finite import FiniteGuard, RowCheck
+from srl.system.workers.finite import FiniteGuard, Marks, RowCheck
 from srl.system.workers.recurrent import RecurrentState
 
 
@@ -88,7 +88,7 @@ class BlockRows:
             policy_index=block["policy_index"][row],
             final_row=block["final_row"][row],
             state=block["state"][row // self._policy.state_rows] if stores else None,
-            finite=self._guard.watch(step_output, self._environment),
+            finite=self._guard.watch(step_output, self._environment, _marks(block, row)),
         )
 
     def _act_input(self, block: Block, row: int) -> ActInput:
@@ -118,6 +118,13 @@ class BlockRows:
             episode_start=self._carry.episode_start if last else block["episode_start"][row + 1],
             action_mask=block["action_mask"][row + 1] if self._policy.action_mask else None,
         )
+
+
+def _marks(block: Block, row: int) -> Marks:
+    """Where the block says that a step put zeros in the place of values; empty where it has no such fields."""
+    if "reward_replaced" not in block.fields:
+        return {}
+    return {"observation": block["observation_replaced"][row + 1], "reward": block["reward_replaced"][row]}
 
 
 def new_step_output(policy: PolicySpec, columns: int) -> StepOutput:
