@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from srl.api.block import trajectory_schema
-from srl.api.errors import WaitTimeout
+from srl.api.errors import NonFiniteError, WaitTimeout
 from srl.environments.gymnasium_adapter import GymnasiumFactory
 from srl.system.streams.in_process import InProcessTransport
 from srl.system.streams.interface import Announced, Credit, InferenceClient, Producer, Returned
@@ -180,6 +180,22 @@ def test_a_block_with_a_value_that_is_not_finite_is_skipped(bench):
     assert isinstance(announced, Announced)
     assert np.isfinite(one.consumer.block(1)["reward"]).all()
     assert "reward" in one.worker.report().messages[0]
+
+
+def test_where_no_block_is_whole_any_more_the_run_ends(bench, monkeypatch):
+    """Else it would go on for ever: what is skipped uses up no budget."""
+    monkeypatch.setattr(actor, "SKIPS_IN_A_ROW", 2)
+    one = bench(mode="skip")
+
+    def spoil() -> None:
+        one.worker._guard.fault = NonFiniteError("the reward of environment 0 is not finite")
+
+    one.inference.at_request = {number: spoil for number in (1, 2 + ROWS, 3 + ROWS)}  # the second block is whole
+    for number in range(4):
+        one.grant(number)
+    with pytest.raises(NonFiniteError, match=r"2 blocks in a row were skipped.*reward"):
+        one.run()
+    assert len(one.inference.asked) == 1 + ROWS + 2
 
 
 def test_a_policy_worker_that_never_answers_is_named_after_the_bound(bench):

@@ -18,6 +18,7 @@ from srl.system.parameters import ParameterLayout
 from srl.system.streams.in_process import InProcessTransport
 from srl.system.streams.interface import Producer
 from srl.system.worker import WorkerId
+from srl.system.workers import trainer
 from srl.system.workers.acting import ENV_STEPS_FIELD
 from srl.system.workers.intake import Intake
 from srl.system.workers.trainer import TrainerOptions, TrainerWorker
@@ -305,6 +306,21 @@ def test_or_is_skipped_with_its_blocks_accounted_for(bench):
     assert report.counters["blocks_dropped/non_finite_update"] == 1
     assert report.counters["blocks_trained"] == 1
     assert "skipped" in report.messages[0]
+    edge = report.edges["samples"]
+    assert (edge.received, edge.dropped) == (1, {"non_finite_update": 1})
+
+
+def test_where_no_update_is_finite_any_more_the_run_ends(bench, monkeypatch):
+    """Else it would go on for ever: what is skipped uses up no budget."""
+    monkeypatch.setattr(trainer, "SKIPS_IN_A_ROW", 3)
+    one = bench(stop=Stop(updates=9), mode="skip")
+    for reward in (13.0, 13.0, 1.0, 13.0, 13.0):
+        one.send(reward)
+        assert one.worker.poll()
+    one.send(13.0)
+    with pytest.raises(NonFiniteError, match="3 updates in a row"):
+        one.worker.poll()
+    assert one.training.weight[0] == 8.0
 
 
 def test_with_a_thread_blocks_are_assembled_beside_training(bench):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
-from srl.api.errors import WaitTimeout
+from srl.api.errors import NonFiniteError, WaitTimeout
 from srl.system.report import Activity, EdgeCount, Episode, TimeShares, WorkerReport
 from srl.system.streams.interface import Credit, InferenceClient, SampleProducer
 from srl.system.worker import Worker, WorkerId
@@ -22,6 +22,8 @@ POLL_SECONDS = 0.02
 LOOK_SECONDS = 0.001
 """Between two looks for credits and cuts while stepping: a look costs a system call, and a cut can wait that long."""
 
+SKIPS_IN_A_ROW = 100
+"""Blocks skipped one after the other, after which none is expected to be whole: no budget would ever be used up."""
 
 COUNTERS = ("env_steps", "frames", "blocks_produced", "rows_produced", "blocks_cut", "blocks_early", "requests")
 
@@ -66,6 +68,7 @@ class ActorWorker(Worker):
         self._messages: list[str] = []
         self._counters = dict.fromkeys(COUNTERS, 0)
         self._asked_at: float | None = None
+        self._skipped_in_a_row = 0
 
     def start(self) -> None:
         """Reset every environment."""
@@ -225,8 +228,21 @@ class ActorWorker(Worker):
         return True
 
     def _skip(self, group: RingGroup) -> bool:
-        """The block holds a value that is not finite, and the experiment says to go on without it."""
+        """The block holds a value that is not finite, and the experiment says to go on without it.
+
+        Raises:
+            NonFiniteError: No block is whole any more.
+        """
         fault = self._guard.take_fault()
+        self._skipped_in_a_row += 1
+        if self._skipped_in_a_row == SKIPS_IN_A_ROW:
+            raise NonFiniteError(
+                f"{SKIPS_IN_A_ROW} blocks in a row were skipped, this one last",
+                where=self._worker.name,
+                value=str(fault),
+                expected="a block to train on",
+                hint="Mend the environment, or set on_non_finite to replace.",
+            )
         self._messages.append(f"{fault}: the block is skipped")
         self._abandon(group, "non_finite")
         return True
@@ -234,6 +250,7 @@ class ActorWorker(Worker):
     def _send(self, group: RingGroup) -> None:
         header = group.finish()
         self._producer.send(header)
+        self._skipped_in_a_row = 0
         frames = group.environment.spec.frames_per_step
         self._counters["env_steps"] += header.valid_rows
         self._counters["frames"] += header.valid_rows * frames

@@ -28,7 +28,7 @@ def flow_counters(counts: Mapping[str, Any]) -> dict[str, int]:
 
 
 def sample_edge(counts: Mapping[str, Any]) -> EdgeCount:
-    """The same as the consumer's count of the edge."""
+    """The same as the consumer's count of the edge: what arrived was received or dropped, never both."""
     blocks = counts["blocks"]
     dropped = {reason: int(number) for reason, number in blocks["dropped"].items()}
-    return EdgeCount(sent=0, received=int(blocks["produced"]), dropped=dropped)
+    return EdgeCount(sent=0, received=int(blocks["produced"]) - sum(dropped.values()), dropped=dropped)

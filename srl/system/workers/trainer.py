@@ -27,6 +27,9 @@ from srl.system.workers.intake import Delivery, Intake
 from srl.system.workers.sample_counts import flow_counters, sample_edge
 from srl.system.workers.training import Training
 
+SKIPS_IN_A_ROW = 100
+"""Updates that are not finite one after the other, after which none is expected to be: no budget is used up."""
+
 NEWS_SECONDS = 5.0
 """Where the connection to another rank broke: how long the controller has to say what became of it."""
 
@@ -89,6 +92,7 @@ class TrainerWorker(Worker):
         self._env_steps = 0
         self._lag = {"policy_lag_sum": 0, "policy_lag_rows": 0, "policy_lag_max": 0}
         self._skipped = 0
+        self._skipped_in_a_row = 0
         self._updates: list[dict[str, float]] = []
         self._messages: list[str] = []
         self._saved_version = -1
@@ -275,6 +279,7 @@ class TrainerWorker(Worker):
         except NonFiniteError as error:
             self._refuse(delivery, error)
             return
+        self._skipped_in_a_row = 0
         self._env_steps += valid_rows
         self._count_lag(delivery, training.version)
         training.version += 1
@@ -287,9 +292,22 @@ class TrainerWorker(Worker):
             self._save()
 
     def _refuse(self, delivery: Delivery, error: NonFiniteError) -> None:
-        """An update that was not finite left the weights unchanged: end the run, or drop its blocks and go on."""
+        """An update that was not finite left the weights unchanged: end the run, or drop its blocks and go on.
+
+        Raises:
+            NonFiniteError: The run is to end: as the experiment says, or because no update is finite any more.
+        """
         if self._options.on_non_finite == "stop":
             raise error
+        self._skipped_in_a_row += 1
+        if self._skipped_in_a_row == SKIPS_IN_A_ROW:
+            raise NonFiniteError(
+                f"{SKIPS_IN_A_ROW} updates in a row were not finite and were skipped, this one last",
+                where=self._worker.name,
+                value=str(error),
+                expected="an update that can be made",
+                hint="The weights are those of the last update that was. A smaller learning rate may help.",
+            ) from error
         if self.is_first:
             self._messages.append(f"{error}: the update is skipped")
         self._skipped += 1
