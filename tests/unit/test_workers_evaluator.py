@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
+from srl.api.errors import EnvironmentFault
 from srl.api.policy import ActingPolicy, NoiseSpec, PolicySpec
 from srl.environments.gymnasium_adapter import GymnasiumFactory
 from srl.system.parameters import ParameterReader
 from srl.system.worker import WorkerId
-from srl.system.workers import acting
+from srl.system.workers import acting, evaluator
 from srl.system.workers.acting import ENV_STEPS_FIELD, VersionedPolicy
 from srl.system.workers.evaluator import EvaluatorWorker, quotas, run_episodes
 
@@ -153,3 +154,29 @@ def test_a_trial_that_is_over_before_its_first_version_waits_for_it_and_scores_i
     assert not first.drained()
     assert [one.policy_version for one in finish(first)] == [0]
     assert first.drained()
+
+
+def test_an_episode_without_an_end_costs_its_score_and_not_the_trial(evaluators, monkeypatch):
+    """A policy without noise may stand still for ever: the trial must end all the same."""
+    make, store = evaluators
+    monkeypatch.setattr(evaluator, "ENDLESS_STEPS", 8)  # episodes have 2 and 9 steps: after the fast one's quota, 9 > 8
+    (worker,) = make(1, interval=None)
+    store.version = 4
+    worker.drain()
+    while worker.poll():
+        pass
+    report = worker.report()
+    assert report.evaluations == []
+    assert "version 4 was not scored" in report.messages[0]
+    assert "max_episode_steps" in report.messages[0]
+    assert worker.drained()
+    monkeypatch.setattr(evaluator, "ENDLESS_STEPS", 10)
+    store.version = 5
+    assert [one.policy_version for one in finish(worker)] == [5]
+
+
+def test_nor_does_an_evaluation_of_a_saved_policy_go_on_for_ever(monkeypatch):
+    monkeypatch.setattr(evaluator, "ENDLESS_STEPS", 8)
+    factory, spec = make_spec({"entry": "srl.environments.toy:CountVector", "kwargs": {"lengths": [2, 9]}})
+    with pytest.raises(EnvironmentFault, match="an episode has no end"):
+        run_episodes(factory, AlwaysZero(spec), spec, episodes=6, environments=2, seeds=[1, 2])

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from srl.api.environment import EnvironmentFactory, VectorEnvironment
+from srl.api.errors import EnvironmentFault
 from srl.api.policy import ActingPolicy, ActInput, PolicySpec
 from srl.system.actions import ActionTransformer
 from srl.system.decisions import new_output
@@ -28,6 +29,14 @@ from srl.system.workers.recurrent import RecurrentState
 from srl.system.workers.rows import new_step_output
 
 POLL_SECONDS = 0.02
+
+ENDLESS_STEPS = 1_000_000
+"""Steps of an environment in which no counted episode ended, after which none is expected to.
+
+A policy that decides without noise may stand still for ever where the one that is trained does not.
+"""
+
+_ENDLESS_HINT = "Give the environment a time limit, such as max_episode_steps."
 
 
 def quotas(episodes: int, parts: int) -> list[int]:
@@ -65,6 +74,7 @@ class EpisodeRunner:
         self._memory = RecurrentState(columns, spec.state_size) if spec.state_size else None
         self._legal = LegalActions(environment.spec) if spec.action_mask else None
         self._steps = 0
+        self._ended_at = 0
         self._input = ActInput(
             observation=self._row.observation,
             noise=np.zeros((columns, *spec.noise.shape), np.float32),
@@ -79,8 +89,12 @@ class EpisodeRunner:
         environment.reset(self._row)
 
     def done(self) -> bool:
-        """True when every environment has finished its quota."""
-        return not self._left.any()
+        """True when every environment has finished its quota, or one of them has no end (:meth:`is_endless`)."""
+        return not self._left.any() or self._steps - self._ended_at >= ENDLESS_STEPS
+
+    def is_endless(self) -> bool:
+        """True when episodes are missing, and none has ended for so long that none is expected to."""
+        return bool(self._left.any()) and self._steps - self._ended_at >= ENDLESS_STEPS
 
     def step(self, version: int) -> None:
         """Step every environment once; episodes beyond a quota are not counted.
@@ -103,6 +117,7 @@ class EpisodeRunner:
         for column, episode in zip(finished, self._tracker.ended(ended, version), strict=True):
             if self._left[column]:
                 self._left[column] -= 1
+                self._ended_at = self._steps
                 self.returns.append(episode.episode_return)
                 self.lengths.append(episode.length)
 
@@ -128,6 +143,9 @@ def run_episodes(
 
     Returns:
         Returns (before clipping) and lengths (env steps), one entry per episode.
+
+    Raises:
+        EnvironmentFault: An episode has no end.
     """
     count = min(environments, episodes)
     environment = factory.make(count, list(seeds[:count]))
@@ -135,6 +153,8 @@ def run_episodes(
         runner = EpisodeRunner(environment, spec, quotas(episodes, count), policy)
         while not runner.done():
             runner.step(0)
+        if runner.is_endless():
+            raise EnvironmentFault("an episode has no end", value=f"{ENDLESS_STEPS} steps", hint=_ENDLESS_HINT)
         return runner.returns, runner.lengths
     finally:
         environment.close()
@@ -192,6 +212,7 @@ class EvaluatorWorker(Worker):
         self._evaluated = -1
         self._draining = False
         self._finished: list[Evaluation] = []
+        self._messages: list[str] = []
         self._time = TimeShares()
         self._counters = {"evaluations": 0, "episodes": 0, "evaluation_env_steps": 0}
 
@@ -208,7 +229,8 @@ class EvaluatorWorker(Worker):
         while current is not None and not current.runner.done() and time.perf_counter() < end:
             current.runner.step(current.version)
         if current is not None and current.runner.done():
-            self._complete(current)
+            end_round = self._give_up if current.runner.is_endless() else self._complete
+            end_round(current)
         self._time.switch(Activity.IDLE)
         return True
 
@@ -237,6 +259,7 @@ class EvaluatorWorker(Worker):
     def report(self) -> WorkerReport:
         """Finished evaluations and shares of time."""
         finished, self._finished = self._finished, []
+        messages, self._messages = self._messages, []
         return WorkerReport(
             worker=self._worker.name,
             kind="evaluator",
@@ -244,6 +267,7 @@ class EvaluatorWorker(Worker):
             seconds=self._time.seconds(),
             counters=dict(self._counters),
             evaluations=finished,
+            messages=messages,
         )
 
     def close(self) -> None:
@@ -277,6 +301,14 @@ class EvaluatorWorker(Worker):
         if self._draining:
             return self._worker.index == 0 and newest > self._evaluated
         return self._next is not None and newest > self._looked
+
+    def _give_up(self, current: _Round) -> None:
+        """The trial is not to wait for ever for a score: it goes on, and ends, without this one."""
+        self._round = None
+        self._evaluated = current.version
+        self._messages.append(
+            f"version {current.version} was not scored: no episode ended in {ENDLESS_STEPS:,} steps. {_ENDLESS_HINT}"
+        )
 
     def _complete(self, current: _Round) -> None:
         runner = current.runner
