@@ -154,6 +154,13 @@ def test_options_are_checked():
     assert all(field.description for field in PPOConfig.model_fields.values())
 
 
+@pytest.mark.parametrize("name", ["learning_rate", "adam_epsilon", "entropy_coefficient", "value_coefficient"])
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_what_would_make_every_step_useless_is_no_number(name, value):
+    with pytest.raises(ValidationError, match=name):
+        PPOConfig(**{name: value})
+
+
 def test_requirements():
     requirements = PPO.requirements(PPOConfig(rows=32))
     assert (requirements.rows, requirements.mode, requirements.on_policy) == (32, "fragment", True)

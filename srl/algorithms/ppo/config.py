@@ -19,7 +19,7 @@ class PPOConfig(BaseModel):
     learning_rate_schedule: Literal["constant", "linear"] = Field(
         default="constant", description="linear = falls to 0 over the trial's budget (stop.env_steps or stop.updates)."
     )
-    adam_epsilon: float = Field(default=1e-5, gt=0.0, description="Adam's epsilon.")
+    adam_epsilon: float = Field(default=1e-5, gt=0.0, allow_inf_nan=False, description="Adam's epsilon.")
     epochs: int = Field(default=4, ge=1, description="Passes over the data of one update.")
     minibatch_rows: int = Field(
         default=512,
@@ -31,8 +31,12 @@ class PPOConfig(BaseModel):
     value_clip_range: float | None = Field(
         default=None, gt=0.0, description="Bound on the change of the value, in units of return; null = no bound."
     )
-    entropy_coefficient: float = Field(default=0.01, ge=0.0, description="Weight of the entropy bonus (nats).")
-    value_coefficient: float = Field(default=0.5, ge=0.0, description="Weight of half the squared value error.")
+    entropy_coefficient: float = Field(
+        default=0.01, ge=0.0, allow_inf_nan=False, description="Weight of the entropy bonus (nats)."
+    )
+    value_coefficient: float = Field(
+        default=0.5, ge=0.0, allow_inf_nan=False, description="Weight of half the squared value error."
+    )
     max_gradient_norm: float | None = Field(
         default=0.5, gt=0.0, description="Gradients are scaled down to this norm; null = never."
     )
