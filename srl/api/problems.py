@@ -36,6 +36,7 @@ _EXPECTED = {
     "tuple_type": "a list",
     "list_type": "a list",
     "too_short": "at least {min_length} entries",
+    "too_long": "at most {max_length} entries",
     "union_tag_invalid": "{expected_tags}",
     "none_required": "null",
 }

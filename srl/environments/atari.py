@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ from srl.api.errors import EnvironmentFault, MissingExtraError, SRLError
 from srl.api.spaces import SpaceSpec
 from srl.api.suggest import did_you_mean
 from srl.environments.atari_recording import FRAMES_PER_SECOND, SCREEN, FilmedGame
+from srl.environments.native_wrappers import refused_wrappers, without_wrappers
 from srl.environments.options import Options, option_problems, parse_options, worker_threads
 from srl.environments.sources import INSTALL_COMMANDS
 from srl.environments.spaces import check_seeds
@@ -38,13 +39,29 @@ from srl.environments.spaces import check_seeds
 NO_FRAME_LIMIT = 2**30
 
 
+Pixels = Annotated[int, Field(ge=1)]  # ale-py ends the process, or never returns, where there are none
+INSTEAD = {
+    "frame_skip": "frame_skip",
+    "frame_stack": "stack",
+    "gray_scale": "grayscale",
+    "resize": "size",
+    "reward_clip": "reward_clipping",
+    "sticky_action": "repeat_action_probability",
+    "time_limit": "max_frames_per_episode (in frames)",
+}
+"""Wrappers to options."""
+OTHERWISE = "With type: gymnasium, id: ALE/..., vectorization: sync wrappers go around single games, more slowly."
+
+
 class AtariOptions(Options):
     """Options of the environment type ``atari``."""
 
     game: str = Field(min_length=1, description="Game: Pong, pong and ALE/Pong-v5 are the same.")
     frame_skip: int = Field(default=4, ge=1, description="Frames under one env step.")
     stack: int = Field(default=4, ge=1, description="Frames in one observation.")
-    size: int | tuple[int, int] = Field(default=84, description="Height and width of a frame in pixels; one = square.")
+    size: Pixels | tuple[Pixels, Pixels] = Field(
+        default=84, description="Height and width of a frame in pixels; one = square."
+    )
     grayscale: bool = Field(default=True, description="One channel per frame; false = three.")
     noop_max: int = Field(default=30, ge=0, description="Bound on the random number of idle frames after a reset.")
     fire_reset: bool = Field(default=True, description="Press FIRE after a reset where the game has that action.")
@@ -78,8 +95,10 @@ class AtariFactory(EnvironmentFactory):
     @classmethod
     def check(cls, options: Mapping[str, Any]) -> list[SRLError]:
         """Problems with the options, an unknown game (near matches) or the missing extra."""
-        problems = option_problems(AtariOptions, options)
-        if not problems:
+        problems = refused_wrappers(options, "atari", INSTEAD, OTHERWISE)
+        options = without_wrappers(options)
+        problems += (wrong := option_problems(AtariOptions, options))
+        if not wrong:
             try:
                 rom_id(parse_options(AtariOptions, options).game)
             except SRLError as error:

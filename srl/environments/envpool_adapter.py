@@ -28,12 +28,15 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from srl.api.environment import Ended, EnvironmentFactory, EnvironmentSpec, StepOutput, VectorEnvironment
+from srl.api.environment import Ended, EnvironmentFactory, EnvironmentSpec, Recording, StepOutput, VectorEnvironment
 from srl.api.errors import EnvironmentFault, MissingExtraError, SRLError
 from srl.api.importing import place_of
 from srl.api.suggest import did_you_mean
+from srl.environments.atari_recording import FRAMES_PER_SECOND
 from srl.environments.masks import MaskReader, split_mask
+from srl.environments.native_wrappers import refused_wrappers, without_wrappers
 from srl.environments.options import Options, option_problems, parse_options, worker_threads
+from srl.environments.recording import RENDER_MODE, cannot_be_filmed
 from srl.environments.sources import INSTALL_COMMANDS, making
 from srl.environments.spaces import MASK_KEY, check_seeds, environment_spec, unbounded
 from srl.environments.values import ActionReader, ObservationWriter
@@ -41,8 +44,24 @@ from srl.environments.values import ActionReader, ObservationWriter
 OWN_ARGUMENTS = ("num_envs", "batch_size", "num_threads", "seed", "env_seed", "max_episode_steps", "max_num_players")
 # Where a step has emulator frames under it; in physics simulations ``frame_skip`` counts substeps.
 EMULATORS = ("envpool.atari", "envpool.vizdoom")
+# MuJoCo's renderer ends the process where it finds no OpenGL context, and EnvPool makes none without a window.
+SIMULATIONS = "envpool.mujoco"
+OTHER_TYPE = "Environments of the type gymnasium can be filmed."
 # No limit: EnvPool writes the largest int32.
 NO_LIMIT = 2**30
+
+
+INSTEAD = {
+    "frame_skip": "kwargs.frame_skip (of Atari, VizDoom and simulations)",
+    "frame_stack": "kwargs.stack_num (of Atari and VizDoom) or kwargs.frame_stack (of simulations)",
+    "gray_scale": "kwargs.gray_scale (of Atari)",
+    "resize": "kwargs.img_height with kwargs.img_width (of Atari and VizDoom)",
+    "reward_clip": "kwargs.reward_clip (of Atari)",
+    "sticky_action": "kwargs.repeat_action_probability (of Atari)",
+    "time_limit": "max_episode_steps",
+}
+"""Wrappers to options."""
+OTHERWISE = "With type: gymnasium wrappers go around single environments, more slowly."
 
 
 class EnvPoolOptions(Options):
@@ -71,14 +90,15 @@ class EnvPoolFactory(EnvironmentFactory):
     @classmethod
     def check(cls, options: Mapping[str, Any]) -> list[SRLError]:
         """Problems with the options, an unknown id or option (near matches) or the missing extra."""
-        problems = option_problems(EnvPoolOptions, options)
-        if problems:
-            return problems
-        try:
-            _check(parse_options(EnvPoolOptions, options))
-        except SRLError as error:
-            return [error]
-        return []
+        problems = refused_wrappers(options, "envpool", INSTEAD, OTHERWISE)
+        options = without_wrappers(options)
+        problems += (wrong := option_problems(EnvPoolOptions, options))
+        if not wrong:
+            try:
+                _check(parse_options(EnvPoolOptions, options))
+            except SRLError as error:
+                problems.append(error)
+        return problems
 
     def probe(self) -> EnvironmentSpec:
         """Make one environment, read its spaces, close it."""
@@ -93,6 +113,18 @@ class EnvPoolFactory(EnvironmentFactory):
         _check(options)
         return EnvPoolEnvironment(options, seeds)
 
+    def record(self, seed: int) -> Recording:
+        """One environment that EnvPool draws; the same as the others, which it does not draw.
+
+        Raises:
+            UsageError: EnvPool has no pictures of it.
+        """
+        options = parse_options(EnvPoolOptions, self.options)
+        _check(options)
+        frames: list[NDArray[np.uint8]] = []
+        environment = FilmedPool(options, seed, frames)
+        return Recording(environment, frames, environment.frames_per_second)
+
 
 class EnvPoolEnvironment(VectorEnvironment):
     """A batch of one of EnvPool's environments; every row is valid.
@@ -100,13 +132,15 @@ class EnvPoolEnvironment(VectorEnvironment):
     Args:
         options: The options, checked.
         seeds: One per environment.
+        render_mode: As Gymnasium has it; ``None`` = nothing is drawn.
 
     Raises:
         EnvironmentFault: If it cannot be made, has several players, or spaces that SRL cannot carry.
     """
 
-    def __init__(self, options: EnvPoolOptions, seeds: Sequence[int]) -> None:
+    def __init__(self, options: EnvPoolOptions, seeds: Sequence[int], render_mode: str | None = None) -> None:
         self.count = len(seeds)
+        self._render_mode = render_mode
         registered = _envpool().registration.registry.specs[options.id]
         self._is_atari = registered[0] == "envpool.atari"
         # The spaces of some environments warn that their bounds do not fit float32.
@@ -177,6 +211,7 @@ class EnvPoolEnvironment(VectorEnvironment):
             **arguments,
             env_seed=[int(seed) for seed in seeds],
             num_threads=options.num_threads or worker_threads(),
+            render_mode=self._render_mode,
         )
         players = env.spec.config._asdict().get("max_num_players", 1)
         if players != 1:
@@ -252,6 +287,38 @@ class EnvPoolEnvironment(VectorEnvironment):
         return f"{self.spec.name}, {self.count} environments, step {self._step}"
 
 
+class FilmedPool(EnvPoolEnvironment):
+    """One environment, drawn after every reset and step.
+
+    Args:
+        options: The options, checked.
+        seed: Of the environment.
+        frames: Receives ``uint8[height, width, 3]``.
+
+    Attributes:
+        frames_per_second: Env steps a second as a person should see them.
+    """
+
+    def __init__(self, options: EnvPoolOptions, seed: int, frames: list[NDArray[np.uint8]]) -> None:
+        self._frames = frames
+        if _envpool().registration.registry.specs[options.id][0].startswith(SIMULATIONS):
+            raise cannot_be_filmed(options.id, "EnvPool draws no simulations without a window", OTHER_TYPE)
+        super().__init__(options, [seed], RENDER_MODE)
+        self.frames_per_second = FRAMES_PER_SECOND / self.spec.frames_per_step if self._is_atari else 30.0
+
+    def _call(self, name: str, *arguments: Any, **options: Any) -> Any:
+        result = super()._call(name, *arguments, **options)
+        try:
+            picture = np.asarray(self._env.render())
+        except Exception as error:
+            why = f"EnvPool cannot draw it: {type(error).__name__}: {error}"
+            raise cannot_be_filmed(self.spec.name, why, OTHER_TYPE) from error
+        if picture.ndim != 4 or picture.dtype != np.uint8:
+            raise cannot_be_filmed(self.spec.name, "EnvPool has no pictures of it", OTHER_TYPE)
+        self._frames.append(picture[0].copy())
+        return result
+
+
 def _envpool() -> Any:
     try:
         import envpool
@@ -277,8 +344,9 @@ def _check(options: EnvPoolOptions) -> None:
     for name in options.kwargs:
         if name in OWN_ARGUMENTS:
             raise SRLError("SRL gives this option itself", where=f"kwargs.{name}", hint="See the keys beside kwargs.")
-    names = [*envpool.make_spec(options.id).config._asdict(), "from_pixels", "render_width", "render_height"]
-    for name in options.kwargs:
+    defaults = envpool.make_spec(options.id).config._asdict()
+    names = [*defaults, "from_pixels", "render_width", "render_height"]
+    for name, value in options.kwargs.items():
         if name not in names:
             offered = [one for one in names if one not in OWN_ARGUMENTS]
             raise SRLError(
@@ -286,3 +354,19 @@ def _check(options: EnvPoolOptions) -> None:
                 where=f"kwargs.{name}",
                 hint=did_you_mean(name, offered, "options"),
             )
+        expected = _expected(value, defaults.get(name))
+        if expected:
+            raise SRLError("wrong value", where=f"kwargs.{name}", value=value, expected=expected)
+
+
+def _expected(value: Any, default: Any) -> str:
+    """What the value should have been by the default's type; empty if it is that."""
+    if isinstance(default, bool):
+        return "" if isinstance(value, bool) else "true or false"
+    if isinstance(default, int):
+        return "" if isinstance(value, int) and not isinstance(value, bool) else "a whole number"
+    if isinstance(default, float):
+        return "" if isinstance(value, int | float) and not isinstance(value, bool) else "a number"
+    if isinstance(default, str):
+        return "" if isinstance(value, str) else "text"
+    return ""

@@ -9,14 +9,16 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from srl.api.errors import ExperimentError, SRLError
-from srl.api.problems import expected_value, near_value, shown_value
+from srl.api.problems import expected_value, key_path, near_value, shown_value
 from srl.api.suggest import did_you_mean
 
 
 class Options(BaseModel):
     """Base of the options models: frozen, unknown keys forbidden."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, populate_by_name=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, populate_by_name=True, allow_inf_nan=False
+    )
 
 
 AnyOptions = TypeVar("AnyOptions", bound=Options)
@@ -35,7 +37,11 @@ def option_problems(model: type[BaseModel], options: Mapping[str, Any]) -> list[
     try:
         model.model_validate(dict(options))
     except ValidationError as error:
-        return [_problem(model, dict(detail)) for detail in error.errors(include_url=False)]
+        by_path: dict[str, list[dict[str, Any]]] = {}
+        for detail in error.errors(include_url=False):
+            path = ".".join(key_path(detail["loc"], options))  # the members of a union are no keys
+            by_path.setdefault(path, []).append(dict(detail))
+        return [_problem(model, path, details) for path, details in by_path.items()]
     return []
 
 
@@ -62,15 +68,16 @@ def known_keys(model: type[BaseModel]) -> list[str]:
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
-def _problem(model: type[BaseModel], detail: dict[str, Any]) -> SRLError:
-    where = ".".join(str(part) for part in detail["loc"])
-    if detail["type"] == "extra_forbidden":
+def _problem(model: type[BaseModel], where: str, details: list[dict[str, Any]]) -> SRLError:
+    first = details[0]
+    if first["type"] == "extra_forbidden":
         keys = known_keys(model)
         return SRLError("unknown key", where=where, hint=did_you_mean(where, keys, "keys"))
-    if detail["type"] == "missing":
+    if first["type"] == "missing":
         return SRLError("missing key", where=where)
-    if detail["type"] == "value_error":
-        return SRLError(str(detail["ctx"]["error"]), where=where)
-    expected, value = expected_value(detail), shown_value(detail["input"])
+    if first["type"] == "value_error":
+        return SRLError(str(first["ctx"]["error"]), where=where)
+    expected = list(dict.fromkeys(expected_value(detail) for detail in details))
+    value = shown_value(first["input"])
     what = "no value" if value is None else "wrong value"
-    return SRLError(what, where=where, value=value, expected=expected, hint=near_value(value, [expected]))
+    return SRLError(what, where=where, value=value, expected=" or ".join(expected), hint=near_value(value, expected))

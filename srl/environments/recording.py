@@ -98,13 +98,14 @@ def check_render_modes(name: str, entry: str | None) -> None:
         raise cannot_be_filmed(name, f"its render modes are {', '.join(map(str, modes)) or 'none'}")
 
 
-def cannot_be_filmed(name: str, why: str) -> UsageError:
-    """The one error for environments without pictures."""
+def cannot_be_filmed(name: str, why: str, hint: str = "") -> UsageError:
+    """The one error for environments without pictures; without a hint, what an environment of one's own needs."""
     return UsageError(
         f"this environment cannot be filmed: {why}",
         where=name,
         expected=f"an environment with the render mode '{RENDER_MODE}'",
-        hint="Its class says so in metadata['render_modes'], takes render_mode, and render() returns the picture.",
+        hint=hint
+        or "Its class says so in metadata['render_modes'], takes render_mode, and render() returns the picture.",
     )
 
 

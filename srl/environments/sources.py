@@ -6,7 +6,9 @@ what a check before the start can do, and it shows the inner cause where the imp
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from gymnasium.vector import VectorEnv
 from srl.api.errors import EnvironmentFault, MissingExtraError, PluginError, SRLError
 from srl.api.importing import import_module, import_target, place_of
 from srl.api.suggest import did_you_mean
+from srl.environments.options import worker_threads
 
 NAMESPACE_MODULES = {"ALE": "ale_py", "srl": "srl.environments.tasks"}
 INSTALL_COMMANDS = {
@@ -30,6 +33,8 @@ INSTALL_COMMANDS = {
     "pygame": 'pip install "gymnasium[classic-control]"',
     "jax": 'pip install "gymnasium[jax]"',
 }
+ALE_VECTORISER = "ale_py.vector_env:AtariVectorEnv"
+_OLD_GAME = re.compile(r"[A-Za-z]+-v[045]")
 # What gymnasium.make takes itself; everything else goes to the environment.
 MAKE_ARGUMENTS = ("max_episode_steps", "disable_env_checker", "render_mode")
 
@@ -89,7 +94,8 @@ def from_id(identifier: str, kwargs: Mapping[str, Any], vectorization: str) -> S
     Args:
         identifier: ``Name-v0``, ``namespace/Name-v0`` or ``module:Name-v0``.
         kwargs: Arguments of the environment.
-        vectorization: ``auto`` (the native vector entry point where there is one), ``vector_entry_point`` or ``sync``.
+        vectorization: ``auto`` (the native vector entry point where there is one that takes the arguments),
+            ``vector_entry_point`` or ``sync``.
 
     Raises:
         SRLError: If the id is unknown, its module cannot be imported, or it has no such entry point; ``where`` is the
@@ -108,8 +114,14 @@ def from_id(identifier: str, kwargs: Mapping[str, Any], vectorization: str) -> S
             expected="auto or sync",
         )
     use_vector = native and vectorization != "sync"
+    if use_vector and vectorization == "auto" and spec.entry_point is not None:
+        use_vector = not _for_make_alone(_creator(spec, spec.vector_entry_point), kwargs)
     creator = _creator(spec, spec.vector_entry_point if use_vector else spec.entry_point)
-    check_kwargs(creator, kwargs, own=("num_envs",) if use_vector else (), allowed=MAKE_ARGUMENTS)
+    if use_vector:
+        check_kwargs(creator, kwargs, own=("num_envs",))
+        kwargs = _unclipped(spec, kwargs)
+    else:
+        check_kwargs(creator, kwargs, allowed=MAKE_ARGUMENTS)
     frames = kwargs.get("frameskip", spec.kwargs.get("frameskip", 1))
     frames = frames if isinstance(frames, int) else 1
     if use_vector:
@@ -121,6 +133,35 @@ def from_id(identifier: str, kwargs: Mapping[str, Any], vectorization: str) -> S
     # The passive checker runs at every step and only warns; the adapter checks what it needs.
     arguments = {"disable_env_checker": True, **kwargs}
     return SingleSource(name, lambda: gymnasium.make(name, **arguments), frames)
+
+
+def _for_make_alone(vector: Callable[..., Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether an argument is one of ``gymnasium.make``'s that the vector environment does not take."""
+    taken = _parameters(vector)
+    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in taken.values()):
+        return False
+    return any(name in MAKE_ARGUMENTS and name not in taken for name in kwargs)
+
+
+def _unclipped(spec: EnvSpec, kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """ale-py's vectoriser clips rewards unless told otherwise, and then nobody knows the returns.
+
+    Raises:
+        SRLError: It is told to clip them, or to end episodes at lost lives.
+    """
+    if spec.vector_entry_point != ALE_VECTORISER:
+        return kwargs
+    for name in ("reward_clipping", "episodic_life"):
+        if kwargs.get(name):
+            raise SRLError(
+                "ale-py would report returns after that, not those of the game",
+                where=f"kwargs.{name}",
+                value=kwargs[name],
+                expected="false",
+                hint=f"The environment type atari does it and keeps the returns: {{type: atari, game: {spec.name}, "
+                f"{name}: true}}.",
+            )
+    return {"reward_clipping": False, "num_threads": worker_threads(), **kwargs}
 
 
 def from_entry(entry: str, kwargs: Mapping[str, Any], vectorization: str) -> SingleSource | VectorSource:
@@ -190,6 +231,10 @@ def _import_for(identifier: str) -> str:
     namespace = name.rpartition("/")[0]
     if name not in gymnasium.registry and namespace in NAMESPACE_MODULES:
         import_named(import_module, NAMESPACE_MODULES[namespace], "id")
+    if not separator and name not in gymnasium.registry and _OLD_GAME.fullmatch(name):
+        # ale-py registers Pong-v4 and PongNoFrameskip-v4 too, as the old Gym did.
+        if importlib.util.find_spec("ale_py") is not None:
+            import_named(import_module, "ale_py", "id")
     return name
 
 
@@ -206,7 +251,8 @@ def _unknown_id(name: str) -> SRLError:
         )
     versions = sorted(known for known in gymnasium.registry if known.rpartition("-v")[0] == name.rpartition("-v")[0])
     unversioned = sorted(known for known in gymnasium.registry if known.rpartition("-v")[0] == name)
-    exact = versions or unversioned
+    games = [known for known in (f"ALE/{name.rpartition('-v')[0]}-v5",) if known in gymnasium.registry]
+    exact = games + (versions or unversioned)
     hint = f"Did you mean {', '.join(map(repr, exact))}?" if exact else did_you_mean(name, gymnasium.registry, "ids")
     return SRLError(
         "no environment is registered under this id",

@@ -7,7 +7,9 @@ from ale_py import roms
 from environment_play import output
 
 from srl.api.errors import EnvironmentFault, SRLError
-from srl.environments.atari import AtariFactory, AtariOptions, rom_id
+from srl.environments.atari import INSTEAD, AtariFactory, AtariOptions, rom_id
+from srl.environments.gymnasium_adapter import GymnasiumFactory
+from srl.environments.sources import VectorSource, from_id
 
 HEIGHT, WIDTH = 210, 160
 BARE = {"size": [HEIGHT, WIDTH], "noop_max": 0}  # nothing resized, nothing random but the emulator itself
@@ -220,3 +222,50 @@ def test_option_problems_are_found_together():
     assert all(isinstance(one, SRLError) for one in found)
     assert {one.where: one.hint for one in found}["frameskip"] == "Did you mean 'frame_skip'?"
     assert AtariFactory.check({"game": "pong", "size": [84, 84]}) == []
+
+
+@pytest.mark.parametrize("size", [0, -3, [84, 0], [84, 84, 84]])
+def test_pictures_without_pixels_are_refused_before_the_emulator_sees_them(size):
+    """ale-py ends the process, or never returns."""
+    found = AtariFactory.check({"game": "pong", "size": size})
+    assert found
+    assert {one.where.partition(".")[0] for one in found} == {"size"}
+    assert not any("tuple" in str(one) for one in found)
+
+
+def test_wrappers_are_answered_with_the_option_that_does_the_same():
+    found = AtariFactory.check(
+        {
+            "game": "pong",
+            "stak": 4,
+            "wrappers": [{"type": "reward_clip"}, {"type": "time_aware"}, {"type": "frame_stak"}],
+        }
+    )
+    hints = {one.where: one.hint for one in found}
+    assert hints["wrappers.0"] == "Here the option reward_clipping does the same."
+    assert "type: gymnasium" in hints["wrappers.1"]
+    assert "'frame_stack'" in hints["wrappers.2"]
+    assert hints["stak"] == "Did you mean 'stack'?"
+    for option in INSTEAD.values():
+        assert option.partition(" ")[0] in AtariOptions.model_fields
+
+
+def test_returns_of_a_gymnasium_id_are_those_of_the_game():
+    """ale-py's vectoriser would clip the rewards, and report returns of clipped ones."""
+    options = {"id": "ALE/Pong-v5"}
+    assert GymnasiumFactory.check(options) == []
+    source = from_id("ALE/Pong-v5", {}, "auto")
+    assert isinstance(source, VectorSource)
+    env = source.create(1)
+    assert "reward_clipping" in env.spec.kwargs
+    assert env.spec.kwargs["reward_clipping"] is False
+    env.close()
+    (problem,) = GymnasiumFactory.check({**options, "kwargs": {"reward_clipping": True}})
+    assert problem.where == "kwargs.reward_clipping"
+    assert "type: atari" in problem.hint
+
+
+def test_games_of_the_old_gym_are_found_and_ids_without_a_namespace_get_it():
+    assert GymnasiumFactory.check({"id": "PongNoFrameskip-v4"}) == []
+    (problem,) = GymnasiumFactory.check({"id": "Pong-v5"})
+    assert "'ALE/Pong-v5'" in problem.hint

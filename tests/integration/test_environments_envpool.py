@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from environment_play import output
 
-from srl.api.errors import EnvironmentFault, MissingExtraError
+from srl.api.errors import EnvironmentFault, MissingExtraError, UsageError
 from srl.environments.envpool_adapter import EnvPoolFactory
 
 SEEDS = [11, 12]
@@ -251,6 +251,8 @@ def test_an_action_the_environment_does_not_have_is_refused():
         ({"id": "Pong-v5", "kwargs": {"num_envs": 2}}, "kwargs.num_envs", "beside kwargs"),
         ({"id": "Pong-v5", "kwargs": {"max_episode_steps": 2}}, "kwargs.max_episode_steps", "beside kwargs"),
         ({"id": "Pong-v5", "num_thread": 1}, "num_thread", "'num_threads'"),
+        ({"id": "Pong-v5", "wrappers": [{"type": "reward_clip"}]}, "wrappers.0", "kwargs.reward_clip"),
+        ({"id": "CartPole-v1", "wrappers": [{"type": "time_limit"}]}, "wrappers.0", "max_episode_steps"),
     ],
 )
 def test_wrong_options_are_found_before_the_start(options, where, near):
@@ -264,3 +266,58 @@ def test_without_envpool_the_command_is_named(monkeypatch):
     (problem,) = EnvPoolFactory.check({"id": "Pong-v5"})
     assert isinstance(problem, MissingExtraError)
     assert 'pip install "srl-dataflow[envpool]"' in problem.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("frame_skip", "4", "a whole number"),
+        ("frame_skip", True, "a whole number"),
+        ("reward_clip", 1, "true or false"),
+        ("repeat_action_probability", "much", "a number"),
+        ("task", 3, "text"),
+    ],
+)
+def test_values_of_another_type_than_envpools_are_named(name, value, expected):
+    (problem,) = EnvPoolFactory.check({"id": "Pong-v5", "kwargs": {name: value}})
+    assert (problem.where, problem.value, problem.expected) == (f"kwargs.{name}", value, expected)
+    assert EnvPoolFactory.check({"id": "Pong-v5", "kwargs": {"repeat_action_probability": 0}}) == []
+
+
+@pytest.mark.parametrize(
+    ("identifier", "kwargs", "size"),
+    [("CartPole-v1", {}, (400, 600, 3)), ("Breakout-v5", {"episodic_life": True}, (210, 160, 3))],
+)
+def test_a_film_is_of_the_same_episodes_with_a_frame_for_every_observation(identifier, kwargs, size):
+    factory = EnvPoolFactory({"id": identifier, "kwargs": kwargs})
+    recording, played = factory.record(SEEDS[0]), factory.make(1, SEEDS[:1])
+    filmed, out, other = recording.environment, output(played), output(played)
+    filmed.reset(out)
+    played.reset(other)
+    assert len(recording.frames) == 1
+    draws, games, lives = np.random.default_rng(1), 0, 0
+    for _ in range(400):
+        before = len(recording.frames)
+        action = draws.integers(played.spec.action.n, size=1)
+        ended, same = filmed.step(action.copy(), out), played.step(action.copy(), other)
+        np.testing.assert_array_equal(out.observation, other.observation)
+        assert (ended is None) == (same is None)
+        over = ended is not None and (ended.counted is None or bool(ended.counted[0]))
+        games, lives = games + over, lives + (ended is not None and not over)
+        assert len(recording.frames) == before + 1 + over
+    assert games
+    assert bool(lives) == bool(kwargs)
+    assert {frame.shape for frame in recording.frames} == {size}
+    assert any((frame != recording.frames[0]).any() for frame in recording.frames)
+    filmed.close()
+    played.close()
+
+
+@pytest.mark.parametrize("identifier", ["HalfCheetah-v4", "FrozenLake-v1"])
+def test_what_envpool_does_not_draw_is_one_error(identifier):
+    def film():
+        environment = EnvPoolFactory({"id": identifier}).record(1).environment
+        environment.reset(output(environment))
+
+    with pytest.raises(UsageError, match=r"cannot be filmed: EnvPool.*type gymnasium"):
+        film()

@@ -9,6 +9,7 @@ import pytest
 
 from srl.api.errors import EnvironmentFault, ExperimentError, MissingExtraError, SRLError
 from srl.environments.atari import AtariFactory
+from srl.environments.environment_list import EnvironmentList
 from srl.environments.gymnasium_adapter import GymnasiumFactory
 from srl.environments.toy import Count, CountVector
 from srl.environments.vector_adapter import VectorAdapter
@@ -60,6 +61,28 @@ def broken_module(tmp_path, monkeypatch):
 def test_good_options_have_no_problem_and_a_spec(options):
     assert GymnasiumFactory.check(options) == []
     assert GymnasiumFactory(options).probe().slots == 1
+
+
+def test_an_argument_of_make_that_a_native_vector_does_not_take_makes_single_environments():
+    for kwargs in ({"max_episode_steps": 3}, {"disable_env_checker": True}):
+        options = {"id": "srl/Recall-v0", "kwargs": kwargs}
+        assert GymnasiumFactory.check(options) == []
+        assert isinstance(GymnasiumFactory(options).make(2, [1, 2]), EnvironmentList)
+        assert problem({**options, "vectorization": "vector_entry_point"}).where == f"kwargs.{next(iter(kwargs))}"
+    taken = GymnasiumFactory({"id": "CartPole-v1", "kwargs": {"max_episode_steps": 3}})
+    assert isinstance(taken.make(1, [1]), VectorAdapter)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_numbers_that_are_none_are_refused(number):
+    found = problem({"id": "CartPole-v1", "wrappers": [{"type": "reward_scale", "scale": number}]})
+    assert (found.where, found.expected) == ("wrappers.0.scale", "a finite number")
+
+
+def test_the_members_of_a_union_are_no_keys():
+    wrapper = {"type": "normalize_observation", "mean": "x", "standard_deviation": 1}
+    found = problem({"id": "CartPole-v1", "wrappers": [wrapper]})
+    assert (found.where, found.value, found.expected) == ("wrappers.0.mean", "x", "a number or a list")
 
 
 def test_unknown_keys_and_bad_values_are_found_together():
