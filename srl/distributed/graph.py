@@ -31,7 +31,13 @@ from srl.distributed.devices import (
 )
 from srl.distributed.memory import MemoryReader, Need, Room, available_memory, memory_problem
 from srl.distributed.policy_checks import state_problems
-from srl.distributed.validation import agent_problems, algorithm_config, algorithm_plugins, policy_specs
+from srl.distributed.validation import (
+    agent_problems,
+    algorithm_config,
+    algorithm_plugins,
+    policy_problems,
+    policy_specs,
+)
 from srl.system.flow.gate import default_slots
 from srl.system.worker import Assignment, WorkerId
 from srl.system.workers.batch import copied_blocks
@@ -135,7 +141,7 @@ def resolve(
     table = devices() if devices is not None and needs_devices(experiment) else DeviceTable()
     if devices is not None:
         problems += device_problems(experiment, table)
-    problems += [*unknown, *misfits, *agent_problems(experiment, environment)]
+    problems += [*policy_problems(experiment), *unknown, *misfits, *agent_problems(experiment, environment)]
     problems += acting_device_problems(experiment, policies)
     if problems:
         raise ExperimentError(problems, experiment.name)

@@ -50,6 +50,18 @@ def policy_specs(
     return specs, problems
 
 
+def policy_problems(experiment: Experiment) -> Iterator[SRLError]:
+    """More policies than one trial can train: checkpoints, budgets and the end of the trial are one policy's."""
+    if len(experiment.policies) > 1:
+        yield SRLError(
+            "several policies in one trial are not available yet",
+            where="policies",
+            value=", ".join(experiment.policies),
+            expected="one policy",
+            hint="Run one trial for each.",
+        )
+
+
 def agent_problems(experiment: Experiment, environment: EnvironmentSpec) -> Iterator[SRLError]:
     """Agents that do not match exactly one group of an actor."""
     for name, group in experiment.workers.items():

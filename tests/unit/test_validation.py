@@ -154,6 +154,18 @@ def test_agents_of_one_stream_share_the_trainers_policy():
     assert any(where == "workers.actors.agents.0.policy" and "'other'" in text for where, text in found)
 
 
+def test_a_trial_trains_one_policy():
+    """Two would write their checkpoints into one directory, and the first to reach its budget would end both."""
+    two = experiment(
+        ("policies.other", {"algorithm": {"type": "ppo"}}),
+        ("streams.more", {"kind": "sample"}),
+        ("workers.more", {"kind": "actor", "environments": 4, "agents": [{"policy": "other", "samples": "more"}]}),
+        ("workers.other", {"kind": "trainer", "policy": "other", "samples": "more"}),
+    )
+    assert structure_problems(two) == []
+    assert set(resolving(two)) == {"policies"}
+
+
 def test_everything_wrong_comes_at_once():
     found = structure(
         ("workers.actors.ring_groups", 3),
