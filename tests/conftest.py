@@ -77,7 +77,7 @@ class FinishedTrial:
         stderr: What it complained.
         trial_dir: Its trial directory (may not exist).
         seconds: Wall seconds from start to exit.
-        leftovers: Processes of the trial still alive one second after the command's exit, pid to command line.
+        leftovers: Processes of the trial still alive ten seconds after the command's exit, pid to command line.
     """
 
     arguments: tuple[str, ...]
@@ -148,11 +148,11 @@ class RunningTrial:
         """What it printed and complained so far."""
         return self._stdout.read_text(errors="replace") + self._stderr.read_text(errors="replace")
 
-    def wait_for_output(self, text: str, timeout_seconds: float = 60) -> None:
+    def wait_for_output(self, text: str, timeout_seconds: float = 120) -> None:
         """Wait until the output contains a text."""
         self.wait_for(lambda: text in self.output(), f"the text {text!r} in the output", timeout_seconds)
 
-    def wait_for(self, condition: Callable[[], bool], what: str, timeout_seconds: float = 60) -> None:
+    def wait_for(self, condition: Callable[[], bool], what: str, timeout_seconds: float = 120) -> None:
         """Wait until a condition holds; fails at once if the command ends first."""
         deadline = time.monotonic() + timeout_seconds
         while not condition():
@@ -186,7 +186,7 @@ class RunningTrial:
                 f"{self.output()[-6000:]}"
             )
         seconds = time.monotonic() - self._started
-        _wait_until(lambda: not self.processes(), timeout_seconds=1)
+        _wait_until(lambda: not self.processes(), timeout_seconds=10)
         return FinishedTrial(
             arguments=self.arguments,
             returncode=code,
@@ -209,8 +209,8 @@ class RunningTrial:
                     continue
             return not alive
 
-        _wait_until(gone, timeout_seconds=10)
-        self.process.wait(timeout=10)
+        _wait_until(gone, timeout_seconds=30)
+        self.process.wait(timeout=30)
 
 
 class TrialRunner:
@@ -344,7 +344,7 @@ def no_leaks() -> Iterator[None]:
 
     yield
     # Closing is asynchronous in places (the I/O thread of ZeroMQ): what goes away by itself soon is no leak.
-    _wait_until(lambda: not leaked(), timeout_seconds=3)
+    _wait_until(lambda: not leaked(), timeout_seconds=20)
     assert not leaked(), f"left behind: {leaked()}"
 
 

@@ -69,7 +69,7 @@ STARTS_NOTHING = {
 FAILS_HERE = {"NaN": [], "Raises": [], "WrongShape": [], "NothingLegal": ["environment.action_mask=info"]}
 """In one thread, which is this one; with further words of the command."""
 
-FAILS_ELSEWHERE = {"Killed": [], "Hangs": ["limits.heartbeat_seconds=2"]}
+FAILS_ELSEWHERE = {"Killed": [], "Hangs": ["limits.heartbeat_seconds=4"]}
 """In processes of their own."""
 
 

@@ -27,7 +27,7 @@ def test_case_60_a_batch_system_terminates_every_process_at_once(trial_run: Any)
     for pid in trial.processes():
         with suppress(ProcessLookupError):  # one that ended because of the one before
             os.kill(pid, signal.SIGTERM)
-    ended = trial.finish(10).check(143)
+    ended = trial.finish().check(143)
     summary = ended.summary
     assert summary["exit_reason"] == "terminated"
     assert summary["failures"] == []

@@ -33,7 +33,7 @@ def experiment(path: Path, *, actors: int = 1, placement: str = "processes", **e
             "trainer": {"kind": "trainer", "policy": "main", "samples": "samples"},
         },
         "stop": {"env_steps": 10_000_000},
-        "limits": {"shutdown_seconds": 4.0},
+        "limits": {"shutdown_seconds": 15.0},
         "placement": placement,
     }
     file = path / "faulty.yaml"
@@ -63,7 +63,7 @@ def test_the_main_log_says_which_worker_where_and_how(
     assert summary["exit_reason"] == "failed"
     assert summary["exit_code"] == 1
     assert [failure["worker"] for failure in summary["failures"]] == ["actors/0"]
-    assert ended.seconds < 30
+    assert "killed" not in log, "the others end by themselves"
 
 
 def test_the_same_failure_in_a_fused_run(trial_run: Any, tmp_path: Path) -> None:
@@ -77,17 +77,17 @@ def test_the_same_failure_in_a_fused_run(trial_run: Any, tmp_path: Path) -> None
 @pytest.mark.parametrize("fault", ["hang_in_c", "stop"])
 def test_a_hang_is_named_with_its_stack_and_ends_the_run(trial_run: Any, tmp_path: Path, fault: str) -> None:
     file = experiment(tmp_path, fault=fault)
-    ended = trial_run(file, "limits.heartbeat_seconds=2.0", "--screen", "off").check(returncode=1)
+    ended = trial_run(file, "limits.heartbeat_seconds=4.0", "--screen", "off").check(returncode=1)
     log = (ended.trial_dir / "main.log").read_text()
     assert "ERROR actors/0 failed: no heartbeat for" in log
-    assert "(bound 2 s), at: poll" in log
+    assert "(bound 4 s), at: poll" in log
     if fault != "stop":  # A stopped process writes nothing.
         assert "in _break" in log
 
 
 def test_slow_steps_are_no_hang(trial_run: Any, tmp_path: Path) -> None:
-    file = experiment(tmp_path, seconds=0.02)
-    overrides = ["limits.heartbeat_seconds=1.0", "stop.updates=3", "stop.env_steps=null"]
+    file = experiment(tmp_path, seconds=0.1)  # a block of 16 rows and 2 environments takes longer than the bound
+    overrides = ["limits.heartbeat_seconds=3.0", "stop.updates=2", "stop.env_steps=null"]
     assert trial_run(file, *overrides, "--screen", "off").check().summary["exit_reason"] == "updates"
 
 
@@ -97,7 +97,7 @@ def test_a_killed_actor_of_several_ends_the_run_and_the_checkpoint_is_written(tr
     trial.wait_for(lambda: "is running" in text_of(trial.trial_dir / "main.log"), "a running trial")
     pid = int(log.read_text().partition("pid ")[2].partition(",")[0])
     os.kill(pid, signal.SIGKILL)
-    ended = trial.finish(30).check(returncode=1)
+    ended = trial.finish().check(returncode=1)
     assert ended.summary["failures"][0]["worker"] == "actors/1"
     assert ended.summary["weights_sha256"]
     assert list((ended.trial_dir / "checkpoints").iterdir())

@@ -99,4 +99,4 @@ def use_grpc(options: Mapping[str, Any], descriptors: Mapping[str, int]) -> int:
         ready = grpc.channel_ready_future(channel)
         done = threading.Event()
         ready.add_done_callback(lambda _: done.set())
-        return 0 if done.wait(20.0) else 1
+        return 0 if done.wait(60.0) else 1

@@ -117,7 +117,7 @@ def test_a_trial_elsewhere_than_in_the_main_thread(tmp_path: Path) -> None:
         target=lambda: results.append(run_trial(changed, trial_dir=tmp_path / "trial", screen="off"))
     )
     thread.start()
-    thread.join(60.0)
+    thread.join(150.0)
     assert [result.exit_code for result in results] == [0]
 
 

@@ -66,7 +66,7 @@ def test_ctrl_c_ends_all_seeds_and_leaves_nothing(trial_run, tmp_path):
     )  # fmt: skip
     trial.wait_for_output("training  ")
     os.kill(trial.pid, signal.SIGINT)
-    done = trial.finish(20).check(130)
+    done = trial.finish().check(130)
     assert "1 of 3 seeds ran" in done.stdout
     assert json.loads((tmp_path / "x-seeds.json").read_text())["seeds"] == [1]
     assert not (tmp_path / "x-seed2").exists()
@@ -114,7 +114,7 @@ def test_a_trial_runs_in_a_thread_and_leaves_signals_alone(tmp_path, no_leaks):
 
     thread = threading.Thread(target=work)
     thread.start()
-    thread.join(60)
+    thread.join(150)
     assert found[0].summary["updates"] == 3
     assert found[1] == handlers
 
@@ -138,7 +138,7 @@ def test_a_script_needs_no_torch_before_it_runs_something(tmp_path):
 def test_logs_have_no_line_per_step_or_sample(trial_run):
     """Field case 67: fewer than 200 lines a minute from each worker; here in proportion, whatever the speed."""
     done = trial_run("cartpole_ppo", "stop.wall_seconds=3", "stop.evaluation_return=null", "--screen", "plain").check()
-    assert done.summary["env_steps"] > 10_000
+    assert done.summary["env_steps"] > 1_000  # a log with a line for each would be far too long
     minutes = done.summary["wall_seconds"] / 60
     logs = [done.trial_dir / "main.log", *(done.trial_dir / "logs").iterdir()]
     assert len(logs) > 3

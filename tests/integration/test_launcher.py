@@ -25,7 +25,7 @@ from srl.distributed.server import ControlServer
 from srl.system.worker import WorkerId
 
 CHILDREN = Path(__file__).with_name("launched_processes.py")
-SECONDS = 30.0
+SECONDS = 90.0
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def launcher(log_dir: Path) -> Iterator[LocalLauncher]:
     """One launcher for the whole module: nothing of a test may be left in it."""
     # What gRPC keeps for the whole process is no leak of a test.
     server = ControlServer("trial", f"unix:{log_dir}/c"[:100])
-    server.start(10.0)
+    server.start(SECONDS)
     server.close(5.0)
     launcher = LocalLauncher(log_dir, grace_seconds=1.0)
     yield launcher
@@ -216,7 +216,7 @@ def test_stacks_are_written_even_where_no_thread_can_turn(
 def test_grpc_works_in_children_of_a_zygote_that_imported_it(launcher: LocalLauncher, log_dir: Path) -> None:
     path = Path("/tmp") / f"srl-t-{os.getpid()}"
     server = ControlServer("trial", f"unix:{path}")
-    server.start(10.0)
+    server.start(SECONDS)
     for index in range(8):
         launcher.submit(request(log_dir, "use_grpc", index, options={"address": str(path)}))
     exits = wait_exits(launcher, 8)

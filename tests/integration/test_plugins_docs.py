@@ -47,7 +47,7 @@ class Reader:
 
     def executes(self, text):
         """A block of Python without a file."""
-        subprocess.run([sys.executable, "-c", text], cwd=self.directory, check=True, timeout=60, env=self._variables())
+        subprocess.run([sys.executable, "-c", text], cwd=self.directory, check=True, timeout=150, env=self._variables())
 
     def types(self, command):
         """A command; training is cut short."""
@@ -55,7 +55,7 @@ class Reader:
         if words[0] != "srl-run":
             words = ["pip", *words[3:4], *OFFLINE, "--target", str(self.site), *words[4:]] if "pip" in words else None
             command = shlex.join([sys.executable, "-m", *words]) if words else command
-            subprocess.run(["bash", "-ec", command], cwd=self.directory, check=True, timeout=60)
+            subprocess.run(["bash", "-ec", command], cwd=self.directory, check=True, timeout=150)
             return None
         starts_nothing = words[1] in ("new", "check", "list")
         cut = () if starts_nothing else ("stop={updates: 3}", "--screen", "off")

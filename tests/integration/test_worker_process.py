@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from srl.distributed import control_pb2 as pb
+from srl.distributed import worker_process
 from srl.distributed.lifecycle import State
 from srl.distributed.messages import assignment_json, command, gone
 from srl.distributed.server import ControlServer, Inbound
@@ -30,7 +31,7 @@ from srl.distributed.worker_process import ShellOptions, WorkerShell
 from srl.system.report import WorkerReport
 from srl.system.worker import Assignment, Worker, WorkerId
 
-SECONDS = 20.0
+SECONDS = 60.0
 WORKER = WorkerId("trainer", "trainer", 0)
 
 EXPERIMENT = {
@@ -121,9 +122,11 @@ class Stage:
         self.server = ControlServer("trial", f"unix:{self._directory}/c")
         self.heard: list[Inbound] = []
         self.code: int | None = None
-        fields = {"connect_seconds": 10.0, "heartbeat_seconds": 20.0, "grace_seconds": 0.3, **options}
+        fields = {"connect_seconds": SECONDS, "heartbeat_seconds": SECONDS, "grace_seconds": 0.3, **options}
         self.shell = WorkerShell(
-            ShellOptions(WORKER, "trial", self.server.start(10.0), "", str(self._directory), **fields), {}, self._build
+            ShellOptions(WORKER, "trial", self.server.start(SECONDS), "", str(self._directory), **fields),
+            {},
+            self._build,
         )
         self._thread = threading.Thread(target=self._run, name="shell")
         self._thread.start()
@@ -175,6 +178,13 @@ class Stage:
         self.server.close(5.0)
         self._thread.join(SECONDS)
         shutil.rmtree(self._directory)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.01)
 
 
 @pytest.fixture
@@ -232,7 +242,7 @@ def test_the_order_to_drain_may_come_together_with_the_start(stage: Callable[...
     assert building.wait(SECONDS)
     for kind in (CommandKind.START, CommandKind.DRAIN):
         play.command(kind)
-    time.sleep(0.3)  # both are there when it looks; without it they would come one after the other
+    wait_until(lambda: play.shell._client._told.qsize() == 2)  # both are there when it looks
     release.set()
     assert play.ended() == 0
     assert play.states() == [State.RUNNING, State.DRAINING, State.STOPPED]
@@ -246,10 +256,7 @@ def test_pause_and_start_again(stage: Callable[..., Stage]) -> None:
     play.hear(StateReached, lambda event: event.state is State.PAUSED)
     polls = play.worker.polls
     play.command(CommandKind.START)
-    deadline = time.monotonic() + SECONDS
-    while play.worker.polls == polls:
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.01)
+    wait_until(lambda: play.worker.polls > polls)
     play.command(CommandKind.STOP)
     assert play.ended() == 0
     assert play.states() == [State.RUNNING, State.PAUSED, State.RUNNING, State.STOPPED]
@@ -327,7 +334,10 @@ def test_sigterm_drains_it_but_the_exit_code_tells(stage: Callable[..., Stage]) 
     assert play.worker.calls[-2:] == ["drain", "close"]
 
 
-def test_after_sigterm_the_controller_has_the_first_word(stage: Callable[..., Stage]) -> None:
+def test_after_sigterm_the_controller_has_the_first_word(
+    stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_process, "TERMINATE_SECONDS", SECONDS)
     play = stage()
     play.start()
     play.shell.terminate()

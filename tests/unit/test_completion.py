@@ -30,7 +30,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
     path.write_text(script)
     done = subprocess.run(
         ["bash", "--norc", "-c", driver, "bash", str(path), "srl-run", *words],
-        capture_output=True, text=True, timeout=20, cwd=directory, check=True,
+        capture_output=True, text=True, timeout=100, cwd=directory, check=True,
     )  # fmt: skip
     assert done.stderr == ""
     return sorted(done.stdout.split())

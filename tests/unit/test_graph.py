@@ -383,6 +383,6 @@ def test_probe_dies_with_the_process_that_asked(tmp_path, probe):
     child = int(started.read_text())
     descriptor = os.pidfd_open(child)
     parent.send_signal(signal.SIGKILL)
-    parent.wait(timeout=30)
+    parent.wait(timeout=100)
     assert select.select([descriptor], [], [], 30)[0], "the probe outlived its parent"
     os.close(descriptor)

@@ -131,7 +131,7 @@ def test_wait_sees_a_version_published_meanwhile(store):
     writer, reader = store.writer(1), store.reader()
     thread = threading.Timer(0.02, writer.publish, (0, LAYOUT, buffer_of(0)))
     thread.start()
-    assert reader.wait(0, 10.0) == 0
+    assert reader.wait(0, 60.0) == 0
     thread.join()
 
 

@@ -16,7 +16,7 @@ class Meeting:
     """Where ranks that are threads exchange arrays."""
 
     def __init__(self, ranks):
-        self.barrier = threading.Barrier(ranks, timeout=10.0)
+        self.barrier = threading.Barrier(ranks, timeout=60.0)
         self.arrays = [None] * ranks
 
     def gather(self, rank, values):
@@ -79,7 +79,7 @@ def test_ranks_share_the_minibatches_that_one_rank_would_make(steps):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=20.0)
+        thread.join(timeout=100.0)
     assert [sorted(first + second) for first, second in zip(*found, strict=True)] == alone
     assert all(part for part in alone)
 

@@ -49,7 +49,7 @@ class Table:
 
     def __init__(self, ranks: int) -> None:
         self.ranks = ranks
-        self._barrier = threading.Barrier(ranks, timeout=20)
+        self._barrier = threading.Barrier(ranks, timeout=60)
         self._said: dict[int, NDArray[Any]] = {}
         self.messages = 0
 
@@ -99,7 +99,7 @@ def together(ranks: int, act: Callable[[Training, Any], Any]) -> tuple[list[Trai
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(100)
     return made, results, table
 
 

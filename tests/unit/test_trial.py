@@ -56,7 +56,7 @@ def test_ten_simultaneous_starts_get_ten_directories(tmp_path):
     for start in starts:
         start.stdin.write("\n")
         start.stdin.flush()
-    paths = {start.communicate(timeout=30)[0].strip() for start in starts}
+    paths = {start.communicate(timeout=100)[0].strip() for start in starts}
     assert len(paths) == 10
     assert all(start.returncode == 0 for start in starts)
 
