@@ -112,12 +112,17 @@ class Skeleton(AlgorithmPlugin):
         agents = [{"policy": "learner", "samples": "samples"}]
         actors = {"kind": "actor", "count": max(1, cores - 1), "agents": agents}
         trainer = {"kind": "trainer", "policy": "learner", "samples": "samples"}
+        evaluator = {"kind": "evaluator", "policy": "learner"}
         return {
             "name": cls.name,
             "environment": dict(environment),
             "policies": {"learner": {"algorithm": {"type": cls.name}}},
             "streams": {"samples": {"kind": "sample"}},
-            "workers": {"actors": actors, "trainer": trainer},
+            "workers": {
+                "actors": actors,
+                "trainer": trainer,
+                "evaluator": evaluator,
+            },
             "stop": {"env_steps": 200_000},
         }
 
