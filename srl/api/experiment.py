@@ -119,9 +119,13 @@ class ActorGroup(Model):
 
     kind: Literal["actor"] = "actor"
     count: int = Field(default=1, ge=1, le=100_000, description="Number of actor workers.")
-    environments: int = Field(default=16, ge=1, description="Environments per worker, over all its ring groups.")
+    environments: int = Field(
+        default=16, ge=1, le=1_000_000, description="Environments per worker, over all its ring groups."
+    )
     ring_groups: int = Field(default=1, ge=1, description="Batches the environments are split into; divides them.")
-    threads: int = Field(default=1, ge=1, description="Threads per worker for BLAS, torch and environment libraries.")
+    threads: int = Field(
+        default=1, ge=1, le=1024, description="Threads per worker for BLAS, torch and environment libraries."
+    )
     agents: tuple[AgentGroup, ...] = Field(min_length=1, description="Agent groups; every agent matches exactly one.")
 
 
@@ -129,9 +133,9 @@ class PolicyGroup(Model):
     """Workers that answer an inference stream."""
 
     kind: Literal["policy"] = "policy"
-    count: int = Field(default=1, ge=1, description="Number of policy workers.")
+    count: int = Field(default=1, ge=1, le=100_000, description="Number of policy workers.")
     serves: Name = Field(description="The inference stream.")
-    threads: int = Field(default=1, ge=1, description="Threads per worker.")
+    threads: int = Field(default=1, ge=1, le=1024, description="Threads per worker.")
     device: Device = Field(default="cpu", description=DEVICE)
     gpu_memory_fraction: float | None = Field(default=None, gt=0, le=1, description=GPU_MEMORY_FRACTION)
 
@@ -141,11 +145,11 @@ class TrainerGroup(Model):
 
     kind: Literal["trainer"] = "trainer"
     count: int = Field(
-        default=1, ge=1, description="Number of trainer ranks: an update's blocks are dealt evenly over them."
+        default=1, ge=1, le=1024, description="Number of trainer ranks: an update's blocks are dealt evenly over them."
     )
     policy: Name = Field(description="The policy it trains; every policy has exactly one trainer group.")
     samples: Name = Field(description="Sample stream it consumes.")
-    threads: int = Field(default=1, ge=1, description="Threads per worker.")
+    threads: int = Field(default=1, ge=1, le=1024, description="Threads per worker.")
     device: Device = Field(default="cpu", description=DEVICE)
     gpu_memory_fraction: float | None = Field(default=None, gt=0, le=1, description=GPU_MEMORY_FRACTION)
 
@@ -154,16 +158,21 @@ class EvaluatorGroup(Model):
     """Workers that score frozen versions: inline, deterministic, statistics read-only."""
 
     kind: Literal["evaluator"] = "evaluator"
-    count: int = Field(default=1, ge=1, description="Number of evaluator workers; they take turns.")
+    count: int = Field(default=1, ge=1, le=1024, description="Number of evaluator workers; they take turns.")
     policy: Name = Field(description="The policy to score.")
     episodes: int = Field(
-        default=20, ge=1, description="Episodes per evaluation, dealt out over the environments in advance."
+        default=20,
+        ge=1,
+        le=1_000_000,
+        description="Episodes per evaluation, dealt out over the environments in advance.",
     )
-    environments: int = Field(default=10, ge=1, description="Environments per worker; each has a quota of episodes.")
+    environments: int = Field(
+        default=10, ge=1, le=1_000_000, description="Environments per worker; each has a quota of episodes."
+    )
     interval_env_steps: int | None = Field(
         default=None, ge=1, description="Env steps between evaluations; null = only the last version."
     )
-    threads: int = Field(default=1, ge=1, description="Threads per worker.")
+    threads: int = Field(default=1, ge=1, le=1024, description="Threads per worker.")
 
 
 Group = Annotated[ActorGroup | PolicyGroup | TrainerGroup | EvaluatorGroup, Field(discriminator="kind")]

@@ -98,6 +98,8 @@ def experiment_from_mapping(
         ExperimentError: With every problem found.
     """
     draft = _Draft({}, source, base or Path.cwd(), allow_plugins)
+    if not isinstance(mapping, Mapping):
+        raise _no_mapping(mapping, source)
     draft.raw = plain(mapping, "", draft.problems)
     return _finish(draft, overrides)
 
@@ -157,9 +159,13 @@ def _locate(source: str) -> Path:
 
 def _from_document(document: Document, path: Path, allow_plugins: bool) -> _Draft:
     if not isinstance(document.value, dict):
-        problem = SRLError("not a mapping", value=document.value, expected="keys such as name, environment, policies")
-        raise ExperimentError([problem], str(path))
+        raise _no_mapping(document.value, str(path))
     return _Draft(document.value, str(path), path.parent, allow_plugins, document.lines, [*document.problems])
+
+
+def _no_mapping(value: Any, source: str) -> ExperimentError:
+    problem = SRLError("not a mapping", value=value, expected="keys such as name, environment, policies")
+    return ExperimentError([problem], source)
 
 
 def _from_python(path: Path) -> _Draft:

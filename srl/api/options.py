@@ -106,6 +106,7 @@ class OptionsCheck:
         if plugin is None:
             return
         options = {key: entry for key, entry in value.items() if key != "type"}
+        yield from _passed_over(plugin.config, options, tree, path)
         try:
             plugin.config.model_validate(options)
         except ValidationError as error:
@@ -120,6 +121,7 @@ class OptionsCheck:
             return
         kind: type[MetricsSink] = plugin
         options = {key: entry for key, entry in given.items() if key != "type"}
+        yield from _passed_over(kind.Options, options, tree, path)
         try:
             for problem in kind.check(kind.Options.model_validate(options)):
                 problem.where = ".".join((*path, problem.where) if problem.where else path)
@@ -163,6 +165,22 @@ class OptionsCheck:
 
     def _forbidden(self, kind: Kind, name: str) -> bool:
         return not self._allow_plugins and name not in BUILT_IN[kind]
+
+
+def _passed_over(
+    model: type[BaseModel], options: Mapping[str, Any], tree: KeyTree, path: KeyPath
+) -> Iterator[SRLError]:
+    """Keys that no field has, where the plugin's author left it to pydantic, which drops them without a word."""
+    if model.model_config.get("extra") in ("forbid", "allow"):
+        return
+    aliases = [alias for field in model.model_fields.values() for alias in (field.alias, field.validation_alias)]
+    if any(alias is not None and not isinstance(alias, str) for alias in aliases):
+        return  # a choice of several names, or a path: only pydantic knows what it takes
+    names = {*model.model_fields, *aliases}
+    for key in options:
+        if key not in names:
+            place = (*path, key)
+            yield SRLError("unknown key", where=".".join(place), hint=tree.suggestion(place))
 
 
 def _entries(value: Any) -> list[Mapping[str, Any]]:

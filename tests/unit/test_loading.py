@@ -149,6 +149,42 @@ def test_a_key_at_the_wrong_level_is_pointed_to_its_place():
     assert "'policies.main.algorithm.gamma'" in found["gamma"].hint
 
 
+@pytest.mark.parametrize("extra", ["ignore", "forbid"])
+def test_a_typo_among_a_plugins_options_is_named_whatever_its_author_left_to_pydantic(extra, tmp_path):
+    file = tmp_path / "plugin.py"
+    file.write_text(
+        "from pydantic import BaseModel, ConfigDict, Field\n"
+        "from srl.algorithms.ppo.plugin import PPO\n\n\n"
+        "class Options(BaseModel):\n"
+        f'    model_config = ConfigDict(extra="{extra}")\n'
+        "    gamma: float = 0.9\n"
+        '    rate: float = Field(default=0.1, alias="learning-rate")\n\n\n'
+        "class Mine(PPO):\n    config = Options\n"
+    )
+    options = {"type": f"{file}:Mine", "gama": 0.5, "gamma": 0.5, "learning-rate": 0.2}
+    found = problems(experiment_from_mapping, changed(policies={"main": {"algorithm": options}}))
+    assert "'policies.main.algorithm.gamma'" in found["policies.main.algorithm.gama"].hint
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("given", [None, [], "cartpole_ppo", 3])
+def test_what_is_no_mapping_is_said_to_be_none(given):
+    with pytest.raises(ExperimentError, match="not a mapping"):
+        experiment_from_mapping(given)
+
+
+def test_numbers_that_no_machine_has_are_refused():
+    workers = {
+        "actors": {"kind": "actor", "environments": 10**30, "agents": [{"policy": "main", "samples": "samples"}]},
+        "trainer": {"kind": "trainer", "count": 10**30, "threads": 10**30, "policy": "main", "samples": "samples"},
+        "judge": {"kind": "evaluator", "policy": "main", "episodes": 10**30},
+    }
+    found = problems(experiment_from_mapping, changed(workers=workers))
+    assert found["workers.actors.environments"].expected == "at most 1000000"
+    assert found["workers.trainer.count"].expected == found["workers.trainer.threads"].expected == "at most 1024"
+    assert found["workers.judge.episodes"].expected == "at most 1000000"
+
+
 def test_wrong_values_show_value_and_expectation():
     raw = changed(
         policies={"main": {"algorithm": {"type": "ppo", "rows": 0, "precision": "fp23"}}},
