@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import select
 import signal
 import sys
 from collections.abc import Iterable
@@ -116,6 +117,18 @@ def raise_descriptor_limit(needed: int) -> int:
             hint="Raise it with 'ulimit -Hn' (as root, or in limits.conf), or use fewer workers.",
         )
     return hard
+
+
+def let_go_of_dead_outputs() -> None:
+    """Put ``/dev/null`` in the place of outputs that nobody reads any more: else what is buffered fails at the exit."""
+    poller = select.poll()
+    for descriptor in (1, 2):
+        poller.register(descriptor, 0)
+    dead = [descriptor for descriptor, events in poller.poll(0) if events & (select.POLLERR | select.POLLHUP)]
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in dead:
+        os.dup2(nowhere, descriptor)
+    os.close(nowhere)
 
 
 def count_threads() -> int:

@@ -1,4 +1,8 @@
-"""Ctrl-C and SIGTERM of the process that runs a trial: the first stops it in order, the second at once."""
+"""Ctrl-C and SIGTERM of the process that runs a trial: the first stops it in order, the second at once.
+
+A terminal that is closed (SIGHUP) counts as a SIGTERM, once: shell and kernel both tell of it. Under ``nohup`` it
+changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,8 @@ from types import FrameType
 from srl.distributed.trial_events import AbortRequested, StopRequested
 
 ANNOUNCEMENT = "srl-run: stopping, the last checkpoint is being written (again = at once, without it)"
-REASONS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+REASONS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "terminated"}
+EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
 
 
 @dataclass
@@ -36,7 +41,7 @@ class Signals:
     @property
     def exit_code(self) -> int:
         """130 or 143, by the first signal."""
-        return 128 + self.received[0]
+        return EXIT_CODES[self.received[0]]
 
     @property
     def reason(self) -> str:
@@ -53,24 +58,29 @@ class Signals:
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """The handler."""
+        if number == signal.SIGHUP and self.received:
+            return
         self.received.append(signal.Signals(number))
         if self.announces and self.raises_at != 1 and len(self.received) == 1:
-            # Not through logging or print: the signal may have come in the middle of one of their lines.
-            os.write(2, f"{ANNOUNCEMENT}\n".encode())
+            # Not through logging or print: the signal may have come in the middle of one of their lines. Nor may it
+            # fail: where the output goes through ``tee``, the same Ctrl-C has ended that.
+            with contextlib.suppress(OSError):
+                os.write(2, f"{ANNOUNCEMENT}\n".encode())
         if self.raises_at is not None and len(self.received) >= self.raises_at:
             raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
 def handled_signals() -> Iterator[Signals]:
-    """Handle both signals until the end; elsewhere than in the main thread nothing can be handled."""
+    """Handle the signals until the end; elsewhere than in the main thread nothing can be handled."""
     signals = Signals()
     if threading.current_thread() is not threading.main_thread():
         yield signals
         return
     read_end, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signals.descriptor = read_end
-    previous = {number: signal.signal(number, signals.handle) for number in REASONS}
+    handled = [one for one in REASONS if one != signal.SIGHUP or signal.getsignal(one) != signal.SIG_IGN]
+    previous = {number: signal.signal(number, signals.handle) for number in handled}
     previous_wake = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
     try:
         yield signals

@@ -13,7 +13,7 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from srl.api.metrics import TrialInfo
 from srl.distributed.exits import log_tail
 from srl.distributed.graph import ResolvedGraph
+from srl.distributed.process_setup import let_go_of_dead_outputs
 from srl.distributed.signals import ANNOUNCEMENT, Signals
 from srl.distributed.trial_events import AbortRequested, StopRequested
 from srl.system.checkpoint import newest_complete
@@ -121,6 +122,7 @@ class TrialRun:
             graph.experiment, graph.workers, frames_per_step=graph.environment.frames_per_step, flow=graph.flow
         )
         self._screen = screen
+        self._is_watched = True
         signals.announces = not screen.is_live
         self._sinks = SinkGroup.open(_info(graph, trial), graph.experiment.sinks)
         self._began = began
@@ -149,7 +151,7 @@ class TrialRun:
         self._next_tick = time.monotonic() + TICK_SECONDS
         self._write_metrics(final=False)
         if self._screen.due():
-            self._screen.update(self.monitor.snapshot())
+            self._show(lambda: self._screen.update(self.monitor.snapshot()))
         return True
 
     def stop_request(self) -> StopRequested | AbortRequested | None:
@@ -157,7 +159,8 @@ class TrialRun:
         request = self.signals.request()
         if request is not None and not self.signals.announces:
             self.signals.announces = True
-            print(ANNOUNCEMENT, file=sys.stderr)  # a live screen has replaced the stream: it appears above it
+            # A live screen has replaced the stream: it appears above it.
+            self._show(lambda: print(ANNOUNCEMENT, file=sys.stderr, flush=True))
         if request is None and (reason := self.monitor.stop_reason()) is not None:
             request = StopRequested(reason, exit_code=0, is_orderly=True)
         if request is not None:
@@ -199,13 +202,25 @@ class TrialRun:
         )
         self.trial.write_summary(summary)
         self.note(f"over: {outcome.reason}, exit code {outcome.exit_code}")
-        self._screen.finish(summary, self.trial.path)
+        self._show(lambda: self._screen.finish(summary, self.trial.path))
         return TrialResult(outcome.exit_code, summary, self.trial.path)
 
     def close(self) -> None:
         """Close sinks and screen, whatever happened."""
         self._sinks.close()
-        self._screen.close()
+        with contextlib.suppress(OSError):
+            self._screen.close()
+
+    def _show(self, show: Callable[[], None]) -> None:
+        """Whoever watched may be gone, with the terminal or as the reader of a pipe: a trial does not depend on it."""
+        if not self._is_watched:
+            return
+        try:
+            show()
+        except (OSError, SystemExit) as error:  # rich makes the second one of a broken pipe
+            self._is_watched = False
+            let_go_of_dead_outputs()
+            self.note(f"nothing is shown any more: its reader is gone ({error})")
 
     def _write_metrics(self, *, final: bool) -> None:
         for problem in self._sinks.write(self.monitor.records(final=final)):
