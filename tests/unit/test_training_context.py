@@ -234,3 +234,32 @@ def test_reduce_is_the_identity_of_one_rank():
     training, _ = make()
     assert training.reduce(3.5) == 3.5
     assert training.reduce(-1.0, "max") == -1.0
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_an_algorithm_that_clears_gradients_itself_trains_all_the_same(set_to_none):
+    """Whoever is used to torch's optimizers calls zero_grad, which takes the gradients off the parameters."""
+    (one, one_optimizer), (two, two_optimizer) = make(), make()
+    for _ in range(3):
+        two.policy.zero_grad(set_to_none=set_to_none)
+        norms = [
+            training.step(optimizer, valid_count=7, loss_sum=loss_sum(training.policy))
+            for training, optimizer in ((one, one_optimizer), (two, two_optimizer))
+        ]
+        assert norms[0] == norms[1] > 0.0
+    np.testing.assert_array_equal(one.flat_weights(), two.flat_weights())
+
+
+@pytest.mark.parametrize(
+    ("made", "problem"),
+    [
+        (lambda loss: None, "no loss is given"),
+        (lambda loss: torch.stack([loss, loss]), r"the loss has the shape \(2,\)"),
+        (lambda loss: loss.detach(), "the loss does not depend on the policy's parameters"),
+    ],
+)
+def test_a_step_without_anything_to_follow_is_an_error(made, problem):
+    training, optimizer = make()
+    with pytest.raises(UsageError, match=rf"nothing to follow: {problem}"):
+        training.step(optimizer, valid_count=7, loss_sum=made(loss_sum(training.policy)))
+    assert training.gradient_steps == 0

@@ -64,14 +64,26 @@ class FlatModule:
         self.gradient_message = torch.zeros(len(self.weights) + TAIL, device=device)
         self.gradients = self.gradient_message[: len(self.weights)]
         self._views = {field.name: self._view(field.name) for field in self.layout.fields}
+        self._grads = [(parameter, self._gradient(name)) for name, parameter in parameters.items()]
         with torch.no_grad():
             for name, parameter in parameters.items():
                 self._views[name].copy_(parameter)
                 parameter.data = self._views[name]
-                parameter.grad = self._gradient(name)
             for name, buffer in buffers.items():
                 self._views[name].copy_(buffer)
                 buffer.data = self._views[name]
+        self.zero_gradients()
+
+    def zero_gradients(self) -> None:
+        """Set the gradients to 0, and see that it is them that a backward pass adds to.
+
+        ``zero_grad()`` of a module takes them off its parameters; gradients would then go elsewhere, and no step would
+        move anything.
+        """
+        self.gradients.zero_()
+        for parameter, gradient in self._grads:
+            if parameter.grad is not gradient:
+                parameter.grad = gradient
 
     def bytes(self) -> NDArray[np.uint8]:
         """The whole buffer, ``uint8[layout.size_bytes]``: aliased on the CPU, else valid until the next call."""

@@ -242,7 +242,8 @@ class Training:
         Returns:
             What is not finite. It is raised only when all ranks know.
         """
-        own = self._flat.gradients.zero_()
+        self._flat.zero_gradients()
+        own = self._flat.gradients
         if valid_count == 0:
             return None
         try:
@@ -282,6 +283,7 @@ class Training:
     def _backward(
         self, loss_sum: torch.Tensor | None, outputs: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
     ) -> None:
+        _check_loss(loss_sum, outputs)
         if loss_sum is None:
             torch.autograd.backward(tuple(outputs), tuple(gradients))
             return
@@ -296,4 +298,22 @@ class Training:
             where=f"policy {self.spec.name}, version {self.version}, gradient step {self.gradient_steps}",
             value=value,
             hint="The step is not made. Lower the learning rate, or look for extreme observations and rewards.",
+        )
+
+
+def _check_loss(loss_sum: torch.Tensor | None, outputs: Sequence[torch.Tensor]) -> None:
+    """Raise where a gradient step has nothing to follow: it would move nothing, or end in an error of autograd's."""
+    problem = None
+    if loss_sum is None:
+        problem = None if outputs else "no loss is given"
+    elif loss_sum.numel() != 1:
+        problem = f"the loss has the shape {tuple(loss_sum.shape)}"
+    elif not loss_sum.requires_grad:
+        problem = "the loss does not depend on the policy's parameters"
+    if problem is not None:
+        raise UsageError(
+            f"a gradient step has nothing to follow: {problem}",
+            where="trainer.step",
+            expected="loss_sum, one number: the sum of the loss over valid rows; or outputs with their gradients; or "
+            "backward",
         )
