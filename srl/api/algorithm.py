@@ -24,8 +24,9 @@ from pydantic import BaseModel
 
 from srl.api.block import BlockHeader
 from srl.api.environment import EnvironmentSpec
-from srl.api.errors import NonFiniteError
+from srl.api.errors import NonFiniteError, UsageError
 from srl.api.policy import PolicySpec
+from srl.api.suggest import did_you_mean
 
 if TYPE_CHECKING:
     import torch
@@ -73,7 +74,14 @@ class Batch:
     valid_rows: int
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """The array of a field."""
+        """The array of a field.
+
+        Raises:
+            UsageError: The batch has none of this name.
+        """
+        if name not in self.fields:
+            hint = did_you_mean(name, self.fields, "fields")
+            raise UsageError("the batch has no such field", where="batch", value=name, hint=hint)
         return self.fields[name]
 
 
@@ -87,7 +95,8 @@ class TrainerContext(Protocol):
     version: int
     """Completed updates, this one not counted."""
     progress: float
-    """Share of the budget used, 0 to 1: env steps of ``stop.env_steps``, else updates of ``stop.updates``, else 0."""
+    """Share of the budget used, 0 to 1: env steps of ``stop.env_steps`` or updates of ``stop.updates``, whichever is
+    further; 0 without either."""
     generator: np.random.Generator
     """Randomness of the trainer (minibatch order), seeded from the experiment; the same on every rank."""
     rank: int

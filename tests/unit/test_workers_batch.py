@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from srl.api.block import BlockHeader, BlockSchema, trajectory_schema
+from srl.api.errors import UsageError
 from srl.api.spaces import ArraySpec
 from srl.system.workers.batch import BatchBuffer, batch_in_place, copied_blocks, lag_of
 from srl.system.workers.intake import Intake
@@ -72,3 +73,9 @@ def test_lag_counts_valid_rows_only():
     assert lag_of(batch_in_place(header, block), 5) == (2 * 3 + 2 * 1, 4, 3)
     block["valid"][:] = False
     assert lag_of(batch_in_place(header, block), 5) == (0, 0, 0)
+
+
+def test_a_field_that_is_not_there_is_named_with_the_nearest():
+    batch = batch_in_place(*make_block(SCHEMA, 0.0, 0, [1]))
+    with pytest.raises(UsageError, match=r"no such field \(got 'rewards'\)\. Did you mean 'reward'"):
+        batch["rewards"]

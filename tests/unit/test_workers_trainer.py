@@ -259,6 +259,16 @@ def test_a_budget_is_kept_exactly(bench, stop, reason):
     assert one.algorithm.progress == [0.0, 0.5]
 
 
+@pytest.mark.parametrize("stop", [Stop(env_steps=1000, updates=2), Stop(env_steps=16, updates=1000)])
+def test_of_two_budgets_the_one_that_ends_the_trial_is_the_progress(bench, stop):
+    one = bench(stop=stop)
+    for reward in (1.0, 1.0):
+        one.send(reward)
+        assert one.worker.poll()
+    assert one.algorithm.progress == [0.0, 0.5]
+    assert one.worker.finished()
+
+
 def test_draining_writes_the_last_checkpoint_and_a_new_worker_goes_on_from_it(bench):
     first = bench(stop=Stop(updates=9), interval_seconds=None)
     first.send(3.0)

@@ -320,12 +320,9 @@ class TrainerWorker(Worker):
         self._lag["policy_lag_max"] = max(self._lag["policy_lag_max"], largest)
 
     def _progress(self) -> float:
-        stop = self._options.stop
-        if stop.env_steps is not None:
-            return min(1.0, self._env_steps / stop.env_steps)
-        if stop.updates is not None:
-            return min(1.0, self._training.version / stop.updates)
-        return 0.0
+        """Of the budgets that the trainer keeps, the one that will be used up first decides."""
+        used = ((self._env_steps, self._options.stop.env_steps), (self._training.version, self._options.stop.updates))
+        return min(1.0, max((done / budget for done, budget in used if budget is not None), default=0.0))
 
     def _publish(self) -> None:
         training = self._training
