@@ -165,6 +165,7 @@ class WorkerShell:
         except _Leave as leave:
             logger.info("ends: %s", leave)
             self._exit_code = self._exit_code or leave.exit_code
+            self._last_report()
             self._abort()
             self._end(State.STOPPED)
         except BaseException as error:
@@ -289,7 +290,7 @@ class WorkerShell:
         self._abort()
 
     def _last_report(self) -> dict[str, int]:
-        """Send what can still be reported after a failure; returns its counters."""
+        """Send what can still be reported where the end comes at once; returns its counters."""
         if self._worker is None:
             return {}
         try:

@@ -249,6 +249,17 @@ def test_the_order_to_drain_may_come_together_with_the_start(stage: Callable[...
     assert [call for call in play.worker.calls if call != "poll"] == ["build", "start", "drain", "close"]
 
 
+def test_a_worker_that_is_stopped_reports_a_last_time(stage: Callable[..., Stage]) -> None:
+    """Else what it had produced since its last report would be missing in the accounts."""
+    play = stage()
+    play.start()
+    play.command(CommandKind.STOP)
+    assert play.ended() == 0
+    reports = [inbound.report for inbound in play.heard if inbound.report is not None]
+    assert reports[-1].counters == {"env_steps": play.worker.polls}
+    assert play.worker.calls[-1] == "abort"
+
+
 def test_pause_and_start_again(stage: Callable[..., Stage]) -> None:
     play = stage()
     play.start()
