@@ -176,7 +176,10 @@ class TrialMachine:
         record.alive_at, record.hung_at = self._now, None
         # What was sent on a connection that broke may be lost: a worker that comes back hears it again.
         record.is_assigned = record.is_assigned and event.state is not State.CREATED
-        record.is_started = record.is_started and event.state not in (State.CREATED, State.CONFIGURED)
+        if record.is_started and event.state is State.CONFIGURED:
+            # In a stop, too: the last evaluation waits for a version of the trainer, which publishes when it starts.
+            self._out.append(Send(record.name, CommandKind.START))
+        record.is_started = record.is_started and event.state is not State.CREATED
         record.drain_sent = False
         if event.state is not State.CREATED:
             gone = [other for other in self._records.values() if other.is_gone]

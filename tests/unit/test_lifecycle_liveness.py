@@ -77,9 +77,11 @@ class PaperWorker:
     busy_turns: int = 0
     drain_turns: int = 0
     finishes_in: int | None = None
+    awaits_version_of: PaperWorker | None = None
     awaits_death_of: set[str] = field(default_factory=set)
     inbox: deque[str | CommandKind | TellGone] = field(default_factory=deque)
     said: deque[object] = field(default_factory=deque)
+    has_published: bool = False
     has_ended: bool = False
 
     def turn(self, rng: random.Random) -> None:
@@ -91,7 +93,7 @@ class PaperWorker:
             self.waits_for, self.state = "start", State.CONFIGURED
             self.said.append(EndpointsBound(self.id.name, 0, {}))
         elif self.waits_for == "started":
-            self.waits_for = "goal"
+            self.waits_for, self.has_published = "goal", True
             self._reach(State.RUNNING)
         for _ in range(rng.randint(0, len(self.inbox))):
             if self.waits_for in ("built", "started") or self.has_ended:
@@ -104,7 +106,8 @@ class PaperWorker:
                 self.said.append(WorkerFinished(self.id.name, 0, "updates"))
         if self.waits_for == "drained":
             self.drain_turns -= 1
-            if self.drain_turns <= 0 and not self.awaits_death_of:
+            has_version = self.awaits_version_of is None or self.awaits_version_of.has_published
+            if self.drain_turns <= 0 and has_version and not self.awaits_death_of:
                 self._leave()
 
     def _obey(self, told: str | CommandKind | TellGone, rng: random.Random) -> None:
@@ -156,6 +159,8 @@ class World:
             if worker.id.kind == "trainer":
                 # A credit that an actor had not looked at when it ended comes back with the news of its death alone.
                 worker.awaits_death_of = {name for name in names if name.startswith("actor")}
+            if worker.id.kind == "evaluator":
+                worker.awaits_version_of = self.workers["trainer/0"]
         self.perform(self.machine.begin(self.now))
 
     def feed(self, event: Any) -> None:

@@ -156,6 +156,14 @@ def test_a_trial_that_is_over_before_its_first_version_waits_for_it_and_scores_i
     assert first.drained()
 
 
+def test_the_wait_for_a_first_version_is_bounded(evaluators, monkeypatch):
+    monkeypatch.setattr(evaluator, "FIRST_VERSION_SECONDS", 0.0)
+    make, _ = evaluators
+    (worker,) = make(1, interval=None)
+    worker.drain()
+    assert worker.drained()
+
+
 def test_an_episode_without_an_end_costs_its_score_and_not_the_trial(evaluators, monkeypatch):
     """A policy without noise may stand still for ever: the trial must end all the same."""
     make, store = evaluators

@@ -36,6 +36,9 @@ ENDLESS_STEPS = 1_000_000
 A policy that decides without noise may stand still for ever where the one that is trained does not.
 """
 
+FIRST_VERSION_SECONDS = 30.0
+"""How long the last evaluation waits for a trainer that has not published anything yet."""
+
 _ENDLESS_HINT = "Give the environment a time limit, such as max_episode_steps."
 
 
@@ -211,6 +214,7 @@ class EvaluatorWorker(Worker):
         self._round: _Round | None = None
         self._evaluated = -1
         self._draining = False
+        self._waits_until = 0.0
         self._finished: list[Evaluation] = []
         self._messages: list[str] = []
         self._time = TimeShares()
@@ -241,6 +245,7 @@ class EvaluatorWorker(Worker):
     def drain(self) -> None:
         """Score the last version too, then rest."""
         self._draining = True
+        self._waits_until = time.monotonic() + FIRST_VERSION_SECONDS
 
     def drained(self) -> bool:
         """True when the newest published version is scored.
@@ -250,7 +255,8 @@ class EvaluatorWorker(Worker):
         if not self._draining or self._round is not None:
             return False
         newest = self._policy.latest_version()
-        return not self._due(newest) and (newest >= 0 or self._worker.index > 0)
+        awaits_first = newest < 0 and self._worker.index == 0 and time.monotonic() < self._waits_until
+        return not self._due(newest) and not awaits_first
 
     def finished(self) -> str | None:
         """An evaluator never ends by itself."""
