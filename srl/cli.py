@@ -26,6 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         Exit code: 0 done, 1 the run failed, 2 bad experiment or usage, 130 interrupted, 143 terminated.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:2], "--help"]
     command = COMMANDS.get(arguments[0]) if arguments else None
     module = importlib.import_module(command.module if command else RUN)
     try:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import warnings
 from pathlib import Path
+from typing import NoReturn
 
 from srl.api.errors import UsageError
 from srl.api.experiment import Experiment
@@ -17,12 +19,36 @@ from srl.trials.experiments import as_experiment, recipe
 
 EXPERIMENT_HELP = "a bundled name (srl-run list), a YAML file, or a Python file with 'def experiment() -> Experiment'"
 OVERRIDE_HELP = "value in YAML for one key of the experiment; null removes a policy, stream or worker group"
+USAGE = 2
+"""Exit code of a mistake on the command line."""
 CHECKPOINT_HELP = "best, newest, or a checkpoint's name or version (default: the best, else the newest)"
 
 
-def make_parser(name: str, description: str, epilog: str = "") -> argparse.ArgumentParser:
+class Parser(argparse.ArgumentParser):
+    """One line for a mistake, with the nearest word, in place of the whole usage."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and end with exit code 2."""
+        hint = self._hint(message)
+        self.exit(USAGE, f"srl-run: error: {message}.{f' {hint}' if hint else ''} See {self.prog} --help\n")
+
+    def _hint(self, message: str) -> str:
+        unknown = re.fullmatch(r"unrecognized arguments: (-\S+).*", message)
+        choice = re.fullmatch(r".*invalid choice: '?(.*?)'? \(choose from (.*)\)", message)
+        word, known = "", list[str]()
+        if unknown:
+            word, known = unknown[1].partition("=")[0], list(self._option_string_actions)
+            if "." in word:  # a key of the experiment, written as an option
+                return f"Keys of the experiment have no dashes: {word.lstrip('-')}=VALUE."
+        elif choice:
+            word, known = choice[1], re.findall(r"[\w-]+", choice[2])
+        close = nearest(word, known, count=1) if word else []
+        return f"Did you mean '{close[0]}'?" if close else ""
+
+
+def make_parser(name: str, description: str, epilog: str = "") -> Parser:
     """A parser in the style of all of them; the epilog is shown as it is written."""
-    return argparse.ArgumentParser(
+    return Parser(
         prog=f"srl-run {name}".strip(),
         description=description,
         epilog=epilog,
@@ -127,7 +153,9 @@ def _words(words: list[str]) -> tuple[str | None, list[str]]:
     if len(sources) > 1:
         _refuse_misspelt_command(sources[0])
         raise UsageError(
-            "more than one experiment is named", value=" ".join(sources), expected="one, or key.path=value"
+            "more than one experiment is named",
+            value=" ".join(sources),
+            expected="one, and key.path=value without spaces",
         )
     return (sources[0] if sources else None), [word for word in words if "=" in word]
 

@@ -16,12 +16,13 @@ from srl.api.experiment import EvaluatorGroup, Experiment
 from srl.api.loading import UnreadOptionWarning, load_experiment
 from srl.api.policy import ActingPolicy, PolicySpec
 from srl.api.registry import environment_factory
+from srl.api.suggest import did_you_mean, nearest
 from srl.distributed.graph import resolve
 from srl.distributed.probing import probe_environment
 from srl.system.checkpoint import Checkpoint, list_checkpoints, load_checkpoint, newest_complete
 from srl.system.metrics.evaluations import scores
 from srl.system.metrics.snapshot import EvaluationResult
-from srl.system.seeding import environment_seeds
+from srl.system.seeding import check_seed, environment_seeds
 from srl.system.trial import TrialDirectory
 from srl.system.workers.acting_check import build_acting
 from srl.system.workers.evaluator import run_episodes
@@ -106,11 +107,15 @@ def evaluate_trial(
         ``env_steps``, ``checkpoint``, ``weights_sha256``, ``seconds``, ``returns``.
 
     Raises:
-        UsageError: No trial, no checkpoint, an unknown policy, or no episodes asked for.
+        UsageError: No trial, no checkpoint, an unknown policy, no episodes or environments asked for, or no seed.
         CheckpointError: The checkpoint that was named is damaged.
     """
     if episodes < 1:
         raise UsageError("nothing to evaluate", value=episodes, expected="at least 1 episode")
+    if environments is not None and environments < 1:
+        raise UsageError("nothing to evaluate in", where="environments", value=environments, expected="at least 1")
+    if seed is not None:
+        check_seed(seed)
     opened = open_policy(trial, checkpoint, policy)
     experiment, spec, saved = opened.experiment, opened.spec, opened.checkpoint
     group = _evaluators(experiment)
@@ -156,7 +161,7 @@ def _checkpoint(directory: TrialDirectory, wanted: str | None) -> Checkpoint:
             )
         return found
     assert wanted is not None  # narrowed by the test above
-    present = list_checkpoints(root)
+    present = [*list_checkpoints(directory.best), *list_checkpoints(root)]
     version = f"version-{int(wanted):09d}" if wanted.isdecimal() else ""
     # Of several sets of one version the last one counts.
     for path in reversed(present):
@@ -168,7 +173,8 @@ def _checkpoint(directory: TrialDirectory, wanted: str | None) -> Checkpoint:
         "there is no such checkpoint",
         where=str(root),
         value=wanted,
-        expected="a directory, or one of " + ", ".join(path.name for path in present) if present else "a directory",
+        expected=", ".join(["best", "newest", *dict.fromkeys(path.name for path in present), "or a directory"]),
+        hint="".join(f"Did you mean '{name}'?" for name in nearest(wanted, ["best", "newest"], count=1)),
     )
 
 
@@ -192,7 +198,11 @@ def _check_weights(spec: PolicySpec, saved: Checkpoint, weights: Mapping[str, ND
 def _policy_spec(directory: TrialDirectory, experiment: Experiment, name: str) -> PolicySpec:
     """As the trial resolved it; resolved anew if the trial did not store it."""
     if name not in experiment.policies:
-        raise UsageError("there is no such policy", value=name, expected=f"one of {', '.join(experiment.policies)}")
+        raise UsageError(
+            "there is no such policy",
+            value=name,
+            hint=did_you_mean(name, experiment.policies, "policies of this trial"),
+        )
     stored = directory.read_policies()
     if stored is not None and name in stored[1]:
         return PolicySpec.from_dict(stored[1][name])

@@ -9,8 +9,20 @@ import hashlib
 
 import numpy as np
 
+from srl.api.errors import UsageError
+
 SEED_LIMIT = 2**31
 """Seeds of environments are below this: some simulators take a signed 32-bit integer."""
+
+
+def check_seed(seed: int) -> None:
+    """Refuse a seed that is none.
+
+    Raises:
+        UsageError: It is no whole number from 0 to 2**31 - 1.
+    """
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < SEED_LIMIT:
+        raise UsageError("not a seed", value=seed, expected=f"a whole number from 0 to {SEED_LIMIT - 1}")
 
 
 def seed_sequence(root: int, purpose: str, *key: int) -> np.random.SeedSequence:

@@ -69,8 +69,11 @@ class Metrics(Sequence[dict[str, Any]]):
         rows = []
         for number, line in enumerate(whole.splitlines(), start=1):
             try:
-                rows.append(dict(json.loads(line)))
-            except ValueError as error:
+                row = dict(json.loads(line))
+                if absent := [name for name in ("kind", "seconds", *AXIS) if name not in row]:
+                    raise ValueError(f"no {', '.join(absent)}")
+                rows.append(row)
+            except (ValueError, TypeError) as error:
                 raise UsageError("a damaged line", where=f"{path}, line {number}", value=str(error)) from error
         return cls(rows)
 

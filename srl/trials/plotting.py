@@ -15,6 +15,7 @@ from srl.api.errors import MissingExtraError, UsageError
 from srl.system.durable import disk_errors
 from srl.trials.comparing import differences, settings, short_names
 from srl.trials.metrics import Curve
+from srl.trials.pictures import check_suffix
 from srl.trials.trial import Trial
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def plot_trials(
 
     Raises:
         MissingExtraError: matplotlib is not installed.
-        UsageError: Nothing to draw, an unknown metric, axis or band.
+        UsageError: Nothing to draw, an unknown metric, axis or band, or a name that is no PNG's.
         ResourceError: The file cannot be written.
     """
     if x not in AXES or band not in BANDS:
@@ -76,6 +77,8 @@ def plot_trials(
         )
     if not trials:
         raise UsageError("nothing to draw", expected="at least one trial")
+    target = Path(path).expanduser()
+    check_suffix(target, ".png")
     figure_type, canvas_type = _matplotlib()
     figure = figure_type(figsize=_SIZE_INCHES, dpi=_DPI, layout="constrained")
     axes = figure.add_subplot()
@@ -100,7 +103,6 @@ def plot_trials(
     figure.legend(loc="outside lower center", fontsize="small", ncols=1 if len(groups) > 1 else 2)
     if x == "env_steps":
         _frames_axis(axes, trials)
-    target = Path(path).expanduser()
     with disk_errors("cannot write the picture", target):
         target.parent.mkdir(parents=True, exist_ok=True)
         canvas_type(figure).print_png(target)

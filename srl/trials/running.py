@@ -185,7 +185,7 @@ def run_seeds(
     """Run a valid experiment once per seed; arguments as for :func:`run`.
 
     A failed trial does not keep the others from running; a signal ends them all. The joint summary is written beside
-    the trials.
+    the trials after each of them.
 
     Raises:
         UsageError: No seed, a seed twice, or a directory that is taken.
@@ -198,14 +198,15 @@ def run_seeds(
     for directory in directories:
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
             raise UsageError("the directory of one seed's trial is taken", where=str(directory))
-    trials = []
-    for one, directory in zip(experiments, directories, strict=True):
-        trials.append(run_one(one, trial_dir=directory, screen=screen, debug=debug))
-        if trials[-1].exit_code in STOPPED:
-            break
     file = base.with_name(f"{base.name}-seeds.json")
-    group = TrialGroup(trials, file)
-    write_file(file, (dump_json(group.summary, indent=2) + "\n").encode())
+    group = TrialGroup((), file)
+    for one, directory in zip(experiments, directories, strict=True):
+        trial = run_one(one, trial_dir=directory, screen=screen, debug=debug)
+        group = TrialGroup((*group, trial), file)
+        # After each: whatever ends the next one early, Ctrl-C between two of them included, these have a result.
+        write_file(file, (dump_json(group.summary, indent=2) + "\n").encode())
+        if trial.exit_code in STOPPED:
+            break
     return group
 
 

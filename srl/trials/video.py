@@ -17,12 +17,14 @@ from srl.api.errors import MissingExtraError, ResourceError, UsageError
 from srl.api.registry import environment_factory
 from srl.distributed.evaluate import SavedPolicy, open_policy
 from srl.system.durable import disk_errors
-from srl.system.seeding import environment_seeds
+from srl.system.seeding import check_seed, environment_seeds
 from srl.system.workers.evaluator import EpisodeRunner
+from srl.trials.pictures import check_suffix
 
 Frame = NDArray[np.uint8]
 
 MAX_FRAMES = 30_000
+SUFFIX = ".mp4"
 HEADLESS = {"SDL_VIDEODRIVER": "dummy", "MUJOCO_GL": "egl"}
 """How environments draw without a display; set where a person has not."""
 
@@ -74,12 +76,17 @@ def make_video(
         progress: Told the number of frames so far after each one.
 
     Raises:
-        UsageError: No episode asked for, no trial, no checkpoint, or an environment that cannot be filmed.
+        UsageError: No episode asked for, no trial, no checkpoint, no mp4, no seed, or an environment that cannot be
+            filmed.
         MissingExtraError: imageio-ffmpeg is not installed.
         ResourceError: The file cannot be written.
     """
     if episodes < 1 or max_frames < 1:
         raise UsageError("nothing to film", value=f"{episodes} episodes, {max_frames} frames", expected="at least 1")
+    if seed is not None:
+        check_seed(seed)
+    if path is not None:
+        check_suffix(Path(path), SUFFIX)
     _ffmpeg()
     for name, value in HEADLESS.items():
         os.environ.setdefault(name, value)
@@ -161,10 +168,16 @@ def _writer(target: Path, frames_per_second: float) -> Iterator[Any]:
             sink.send(None)
         if frame.shape != size:
             raise UsageError("the pictures change their size", value=frame.shape, expected=str(size))
-        sink.send(np.ascontiguousarray(frame))
+        try:
+            sink.send(np.ascontiguousarray(frame))
+        except OSError as error:  # its text is ffmpeg's whole command line
+            raise ResourceError(
+                "ffmpeg ended in the midst of the film", where=str(target), hint="It said why above; a full disk?"
+            ) from error
 
     with disk_errors("cannot write the video", target):
         target.parent.mkdir(parents=True, exist_ok=True)
+        temporary.touch()  # what is wrong with the place is told by the system, not by ffmpeg
         try:
             yield write
             if sink is not None:

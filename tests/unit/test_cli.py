@@ -126,14 +126,29 @@ def test_bad_usage_is_code_2_and_one_message(run, calls, arguments, text):
     assert calls.experiment is None
 
 
-@pytest.mark.parametrize("arguments", [["--placment", "fused"], ["cartpole_ppo", "--seed", "x"], ["check", "--nope"]])
-def test_bad_options_are_code_2(run, arguments):
-    code, _, err = run(*arguments)
-    assert code == 2
-    assert "usage:" in err
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["--placment", "fused"], "unrecognized arguments: --placment. Did you mean '--placement'? See srl-run --help"),
+        (["cartpole_ppo", "--seed", "x"], "--seed: invalid int value: 'x'. See srl-run --help"),
+        (["check", "--nope"], "See srl-run check --help"),
+        (["cartpole_ppo", "--stop.env_steps", "3"], "Keys of the experiment have no dashes: stop.env_steps=VALUE."),
+        (["cartpole_ppo", "--transport", "tpc"], "Did you mean 'tcp'?"),
+        (["evaluate", "somewhere", "--epsiodes=3"], "Did you mean '--episodes'? See srl-run evaluate --help"),
+        (["completion", "bsh"], "Did you mean 'bash'?"),
+        (["new", "algoritm", "mine"], "Did you mean 'algorithm'?"),
+        (["evaluate"], "the following arguments are required: TRIAL. See srl-run evaluate --help"),
+    ],
+)
+def test_bad_options_are_code_2_and_one_line(run, arguments, hint):
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("srl-run: error: ")
+    assert hint in err
+    assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["check", "--help"], ["evaluate", "--help"], ["--version"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["check", "--help"], ["help"], ["help", "video"], ["--version"]])
 def test_help(run, arguments):
     code, out, _ = run(*arguments)
     assert code == 0

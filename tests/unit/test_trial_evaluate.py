@@ -73,14 +73,29 @@ def test_the_stored_policy_is_used_and_no_environment_is_probed(trial, graph, mo
     assert evaluate_trial(trial.path, 2)["episodes"] == 2
 
 
+def test_a_version_that_only_the_best_is_kept_of_may_be_named(trial, graph):
+    save(trial, graph, 1, 1.0)
+    trial.best.mkdir()
+    (trial.checkpoints / "version-000000001").rename(trial.best / "version-000000001")
+    save(trial, graph, 2, 0.0)
+    assert evaluate_trial(trial.path, 2, "1")["policy_version"] == 1
+
+
 def test_what_is_not_there_is_named(trial, graph, tmp_path):
     with pytest.raises(UsageError, match="no complete checkpoint"):
         evaluate_trial(trial.path, 2)
     save(trial, graph, 1, 0.0)
     with pytest.raises(UsageError, match="version-000000001"):
         evaluate_trial(trial.path, 2, "99")
-    with pytest.raises(UsageError, match="one of main"):
+    with pytest.raises(UsageError, match="Did you mean 'best'"):
+        evaluate_trial(trial.path, 2, "bst")
+    with pytest.raises(UsageError, match=r"policies of this trial: main|Did you mean 'main'"):
         evaluate_trial(trial.path, 2, policy="other")
+    for seed in (-1, 2**31, 1.5):
+        with pytest.raises(UsageError, match=r"not a seed.*from 0 to 2147483647"):
+            evaluate_trial(trial.path, 2, seed=seed)
+    with pytest.raises(UsageError, match="environments: nothing to evaluate in"):
+        evaluate_trial(trial.path, 2, environments=0)
     with pytest.raises(UsageError, match="at least 1"):
         evaluate_trial(trial.path, 0)
     with pytest.raises(UsageError, match="no such directory"):

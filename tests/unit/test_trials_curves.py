@@ -82,9 +82,14 @@ def test_a_line_that_is_being_written_is_left_out_and_a_damaged_one_named(tmp_pa
     assert len(Metrics.read(path)) == 0
     path.write_text(json.dumps(row("training", 1)) + '\n{"kind": "tr')
     assert len(Metrics.read(path)) == 1
-    path.write_text("{}\n{nonsense}\n{}\n")
-    with pytest.raises(UsageError, match="line 2"):
-        Metrics.read(path)
+    for damaged, why in (
+        ("{nonsense}", "Expecting"),
+        ("3", "not iterable"),
+        ('{"kind": "training"}', "no seconds, env"),
+    ):
+        path.write_text(f"{json.dumps(row('training', 1))}\n{damaged}\n")
+        with pytest.raises(UsageError, match=f"line 2: a damaged line.*{why}"):
+            Metrics.read(path)
 
 
 def test_trials_are_grouped_by_their_experiment_up_to_the_seed(make):
@@ -125,6 +130,16 @@ def test_a_picture_of_one_trial_and_of_several(make, tmp_path, capsys):
     assert both.read_bytes() != path.read_bytes()
     for x in ("frames", "seconds"):
         plot_trials([first, second], both, x=x, metric="episode/return")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("curves.pdf", r"expected \.png"), ("curves", "no ending"), (".", "directory")]
+)
+def test_a_name_that_promises_something_else_than_a_png_is_refused(make, tmp_path, name, text):
+    trial = make("trial")
+    with pytest.raises(UsageError, match=text):
+        plot_trials([trial], tmp_path / name)
+    assert not (tmp_path / "one.pdf").exists()
 
 
 def test_a_picture_of_several_trials_lies_beside_them(make, tmp_path, monkeypatch, capsys):

@@ -213,6 +213,22 @@ def test_a_failed_seed_does_not_stop_the_others_but_a_signal_does(controller, ca
     assert "2 of 3 seeds ran" in capsys.readouterr().out
 
 
+def test_what_ends_a_seed_without_a_result_leaves_that_of_those_before(controller, monkeypatch, tmp_path, capsys):
+    """Ctrl-C between two trials, or a full disk as the next one begins."""
+    run_trial = sys.modules["srl.distributed.controller"].run_trial
+
+    def second_is_interrupted(experiment, **arguments):
+        if experiment.seed == 2:
+            raise KeyboardInterrupt
+        return run_trial(experiment, **arguments)
+
+    monkeypatch.setattr(sys.modules["srl.distributed.controller"], "run_trial", second_is_interrupted)
+    assert cli.main(["cartpole_ppo", "--seeds", "1,2,3", "--trial-dir", "cut"]) == 130
+    assert capsys.readouterr().err == "srl-run: interrupted\n"
+    joint = json.loads((tmp_path / "cut-seeds.json").read_text())
+    assert (joint["seeds"], joint["evaluation"]["mean"]) == ([1], 10.0)
+
+
 def test_files_that_are_no_joint_summary_are_refused(controller, tmp_path, capsys):
     (tmp_path / "x.json").write_text("[]")
     assert cli.main(["compare", str(tmp_path / "x.json")]) == 2

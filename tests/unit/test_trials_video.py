@@ -12,7 +12,7 @@ from environment_play import output
 
 import srl
 from srl import cli
-from srl.api.errors import MissingExtraError, UsageError
+from srl.api.errors import MissingExtraError, ResourceError, UsageError
 from srl.api.registry import environment_factory
 from srl.trials.experiments import recipe
 from srl.trials.video import make_video
@@ -78,6 +78,35 @@ def test_what_cannot_be_filmed_is_one_error(untrained_trial, experiment, text, c
     assert cli.main(["video", str(trial)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert not list(trial.glob("*.mp4"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--out", "film.avi"], r"film.avi: another kind of file (got '.avi'); expected .mp4"),
+        (["--out", "film"], "no ending"),
+        (["--out", "."], "this is a directory"),
+        (["--seed", "-1"], "not a seed"),
+        (["--out", "/proc/film.mp4"], "/proc/film.mp4: cannot write the video (got 'No such file or directory')"),
+    ],
+)
+def test_wrong_arguments_are_one_error_before_anything_is_filmed(untrained_trial, capfd, arguments, text):
+    assert cli.main(["video", str(untrained_trial(film())), *arguments]) in (1, 2)
+    err = capfd.readouterr().err
+    assert text in err
+    assert err.count("\n") == 1
+
+
+def test_an_ffmpeg_that_ends_early_is_one_error_without_its_command_line(untrained_trial, monkeypatch, tmp_path):
+    def ends(path, size, **options):
+        yield None
+        raise OSError("[Errno 32] Broken pipe\n\nFFMPEG COMMAND:\nffmpeg -y")
+
+    monkeypatch.setattr(imageio_ffmpeg, "write_frames", lambda *args, **options: ends(*args, **options))
+    with pytest.raises(ResourceError, match="ffmpeg ended in the midst") as caught:
+        make_video(untrained_trial(film()), tmp_path / "film.mp4")
+    assert "COMMAND" not in str(caught.value)
+    assert list(tmp_path.glob("*film*")) == []
 
 
 def test_a_native_vector_environment_is_filmed_as_a_single_one(untrained_trial):
