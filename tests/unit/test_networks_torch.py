@@ -148,15 +148,15 @@ def test_one_step_and_training_agree(space, network):
     state = module.initial_state().expand(6, -1) if module.state_size else None
     with torch.no_grad():
         outputs, value, following = module.compute(inputs, [one.clone() for one in module.prepare()], state)
-    memory = None
+    everywhere = torch.ones(1, 6, dtype=torch.bool)
+    memory = Memory(torch.full((6, module.state_size), 9.0), everywhere, everywhere)
+    assert module.states(inputs, memory).shape == (6, module.state_size)
     if module.state_size:
-        memory = Memory(torch.full((6, module.state_size), 9.0), torch.ones(1, 6).bool(), torch.ones(1, 6).bool())
         assert following.shape == (6, module.state_size)
     else:
         assert following is None
         assert module.initial_state().shape == (0,)
-        assert module.sequence(inputs, memory)[2].shape == (6, 0)
-    got = module.differentiable(gather(inputs, np.arange(6)), memory)
+    got = module.differentiable(gather(inputs, np.arange(6)), memory if module.state_size else None)
     np.testing.assert_allclose(got[0], outputs, atol=1e-6)
     np.testing.assert_allclose(got[1], value, atol=1e-6)
 

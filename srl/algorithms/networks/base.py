@@ -120,7 +120,7 @@ class ActorCritic(nn.Module, ABC):
         """The state at episode starts, ``float32[S]``."""
         return self.value_head()[1].new_zeros(self.state_size)
 
-    def sequence(self, inputs: Inputs, memory: Memory) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def sequence(self, inputs: Inputs, memory: Memory) -> tuple[torch.Tensor, torch.Tensor]:
         """C steps of N sequences, differentiable through time.
 
         Args:
@@ -128,11 +128,19 @@ class ActorCritic(nn.Module, ABC):
             memory: Of the N sequences.
 
         Returns:
-            Policy outputs ``float32[C * N, P]``, values ``float32[C * N]`` and the states after each row,
-            ``float32[C * N, S]``. Those of rows without a transition are the states that were used there.
+            Policy outputs ``float32[C * N, P]`` and values ``float32[C * N]``; those of rows without a transition
+            mean nothing.
         """
         outputs, value, _ = self.compute(inputs, self.prepare())
-        return outputs, value, outputs.new_zeros(len(outputs), 0)
+        return outputs, value
+
+    def states(self, inputs: Inputs, memory: Memory) -> torch.Tensor:
+        """The states after each row of N sequences; arguments as of :meth:`sequence`.
+
+        Returns:
+            ``float32[C * N, S]``. Those of rows without a transition are the states that were used there.
+        """
+        return memory.state.new_zeros(memory.valid.numel(), 0)
 
     def forward(self, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor]:
         """:meth:`compute` with the present parameters, of a network without state."""
@@ -153,7 +161,7 @@ class ActorCritic(nn.Module, ABC):
         if memory is None:
             outputs, value, _ = self.compute(inputs, self.prepare())
         else:
-            outputs, value, _ = self.sequence(inputs, memory)
+            outputs, value = self.sequence(inputs, memory)
 
         def backward(outputs_gradient: Array, value_gradient: Array) -> None:
             gradients = (torch.from_numpy(outputs_gradient), torch.from_numpy(value_gradient))

@@ -80,12 +80,17 @@ class EncoderActorCritic(ActorCritic):
         """As in the base class."""
         return super().initial_state() if self.core is None else self.core.initial
 
-    def sequence(self, inputs: Inputs, memory: Memory) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def sequence(self, inputs: Inputs, memory: Memory) -> tuple[torch.Tensor, torch.Tensor]:
         """As in the base class; all rows are encoded at once."""
         if self.core is None:
             return super().sequence(inputs, memory)
-        features, after = self.core.unroll(self._encoded(inputs), memory)
-        return *self._heads(features), after
+        return self._heads(self.core.unroll(self._encoded(inputs), memory))
+
+    def states(self, inputs: Inputs, memory: Memory) -> torch.Tensor:
+        """As in the base class; all rows are encoded at once."""
+        if self.core is None:
+            return super().states(inputs, memory)
+        return self.core.states(self._encoded(inputs), memory)
 
     def _encoded(self, inputs: Inputs) -> torch.Tensor:
         first = inputs if isinstance(inputs, torch.Tensor) else next(iter(inputs.values()))

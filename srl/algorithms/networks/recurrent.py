@@ -1,8 +1,9 @@
 """Recurrent cores: LSTM and GRU, one step and whole sequences, always in float32.
 
-Parameters have the names, shapes and order of gates of ``torch.nn.LSTMCell`` and ``torch.nn.GRUCell``. The loop over
-rows is our own, as episodes begin in the middle of sequences, in each column elsewhere; what does not depend on the
-state is computed for all rows at once.
+Parameters have the names, shapes and order of gates of ``torch.nn.LSTMCell`` and ``torch.nn.GRUCell``. Episodes begin
+in the middle of sequences, in each column elsewhere, and torch's kernels know no resets. There are two ways through:
+row by row (what does not depend on the state is computed for all rows at once), which is what every core has, and for
+the LSTM on the CPU torch's fused kernel on pieces of sequences, 2 to 5 times as fast (``benchmarks/recurrent.py``).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch import nn
 from torch.nn import functional
 
 from srl.algorithms.networks.base import Memory
+from srl.algorithms.networks.segments import cut_segments
 
 
 class RecurrentCore(nn.Module, ABC):
@@ -50,16 +52,26 @@ class RecurrentCore(nn.Module, ABC):
     def output(self, state: torch.Tensor) -> torch.Tensor:
         """The features ``[..., features]`` of a row, from the state after it ``[..., S]``."""
 
-    def unroll(self, inputs: torch.Tensor, memory: Memory) -> tuple[torch.Tensor, torch.Tensor]:
-        """C steps of N sequences.
+    def unroll(self, inputs: torch.Tensor, memory: Memory) -> torch.Tensor:
+        """C steps of N sequences, differentiable through time.
 
         Args:
             inputs: ``float32[C * N, F]``, time first.
             memory: Of the N sequences.
 
         Returns:
-            The features ``[C * N, features]`` and the states after each row ``[C * N, S]``.
+            The features ``[C * N, features]``; those of rows without a transition mean nothing.
         """
+        advanced, _ = self._by_rows(inputs, memory)
+        return self.output(torch.cat(advanced))
+
+    def states(self, inputs: torch.Tensor, memory: Memory) -> torch.Tensor:
+        """The states after each row ``[C * N, S]``; arguments as of :meth:`unroll`."""
+        _, after = self._by_rows(inputs, memory)
+        return torch.cat(after)
+
+    def _by_rows(self, inputs: torch.Tensor, memory: Memory) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Of each row the states ``[N, S]`` that a transition leads to, and those after it (idle rows keep theirs)."""
         rows, columns = memory.episode_start.shape
         # Unbound, not indexed row by row: the gradient of each index would be as large as the whole.
         projected = self.project(inputs).reshape(rows, columns, -1).unbind()
@@ -75,7 +87,7 @@ class RecurrentCore(nn.Module, ABC):
             advanced.append(following)
             state = torch.where(valid[row], following, state) if idles else following
             after.append(state)
-        return self.output(torch.cat(advanced)), torch.cat(after)
+        return advanced, after
 
 
 class _GatedCore(RecurrentCore):
@@ -110,6 +122,33 @@ class LSTMCore(_GatedCore):
     def output(self, state: torch.Tensor) -> torch.Tensor:
         """As in the base class: h."""
         return state[..., : self.features]
+
+    def unroll(self, inputs: torch.Tensor, memory: Memory) -> torch.Tensor:
+        """As in the base class."""
+        # cuDNN would compute in TF32 by default, and copies weights that do not lie in one piece at every call.
+        if inputs.device.type != "cpu":
+            return super().unroll(inputs, memory)
+        segments = cut_segments(memory.episode_start.numpy(), memory.valid.numpy())
+        source, place, column, fresh = map(
+            torch.from_numpy, (segments.source, segments.place, segments.column, segments.fresh)
+        )
+        state = torch.where(fresh.unsqueeze(1), self.initial, memory.state.index_select(0, column))
+        parts = torch.split(inputs.index_select(0, source), [rows * many for rows, many in segments.runs])
+        states = torch.split(state, [many for _, many in segments.runs])
+        hidden = [
+            self._fused(part.view(*run, -1), first)
+            for run, part, first in zip(segments.runs, parts, states, strict=True)
+        ]
+        # Place 0 is that of rows without a transition: zeros, through which no gradient flows.
+        return torch.cat([inputs.new_zeros(1, self.features), *hidden]).index_select(0, place)
+
+    def _fused(self, inputs: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        """The features ``[L * K, features]`` of ``[L, K, F]``, without resets. What c was, the kernel does not tell."""
+        first = [part.unsqueeze(0).contiguous() for part in state.chunk(2, dim=1)]
+        weights: list[torch.Tensor] = [self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh]
+        train = torch.is_grad_enabled()
+        hidden, _, _ = torch.lstm(inputs, first, weights, True, 1, 0.0, train, False, False)
+        return hidden.flatten(0, 1)
 
 
 class GRUCore(_GatedCore):

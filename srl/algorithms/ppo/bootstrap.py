@@ -87,7 +87,7 @@ def _states(policy: PPOPolicy, batch: Batch, needed: NDArray[np.int64], place: P
     positions = sequence_positions(units, rows, columns)
     flat: NDArray[Any] = batch["observation"][:-1].reshape(-1, *batch["observation"].shape[2:])
     inputs = gather(policy.inputs(flat[positions.reshape(-1)]), np.arange(positions.size), place)
-    _, _, after = policy.network.sequence(inputs, memory_of(batch, units, positions, place))
+    after = policy.network.states(inputs, memory_of(batch, units, positions, place))
     inside = (wanted // columns) % rows
     return after[place(torch.from_numpy(inside * len(units) + number.reshape(-1)))]
 
