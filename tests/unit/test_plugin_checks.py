@@ -384,6 +384,26 @@ def test_acting_that_only_fails_when_it_is_deterministic(author):
     message(author.acts, "act(deterministic=True) of the acting policy", "ZeroDivisionError")
 
 
+@pytest.mark.parametrize("action", [CARTPOLE.action, SpaceSpec("multi_discrete", (2,), "int64", nvec=(2, 3))])
+def test_a_policy_that_passes_over_its_mask(action):
+    plugin = import_target("srl.algorithms.ppo.plugin:PPO")
+    environment = replace(CARTPOLE, action=action, action_mask=True)
+    spec = policy_spec_of(plugin, "main", plugin.config(), {}, environment)
+    training = Training(spec, seed=1)
+    weights = training.layout.views(training.flat_weights())
+    load_checked(build_acting(spec), spec, weights)
+
+    class Careless(type(build_acting(spec))):
+        def act(self, batch, out, *, deterministic=False):
+            super().act(replace(batch, action_mask=None), out, deterministic=deterministic)
+
+    for extra in (action, SpaceSpec.nested("dict", {"gear": action, "push": SpaceSpec("box", (3,), "float32")})):
+        spec = policy_spec_of(plugin, "main", plugin.config(), {}, replace(environment, action=extra))
+        training = Training(spec, seed=1)
+        with pytest.raises(PluginError, match=r"chose action \d, which batch\.action_mask forbids"):
+            load_checked(Careless(spec), spec, training.layout.views(training.flat_weights()))
+
+
 def test_records_are_looked_into():
     space = SpaceSpec.nested("dict", {"gear": CARTPOLE.action, "push": SpaceSpec("box", (3,), "float32")})
 

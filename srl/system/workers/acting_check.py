@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from srl.api.errors import PluginError, SRLError
 from srl.api.plugin_checks import definition, failure, load_class
 from srl.api.policy import ActingPolicy, ActInput, ActOutput, PolicySpec
-from srl.api.spaces import SpaceSpec
+from srl.api.spaces import stored_space
 from srl.system.decisions import ArrayForms, input_forms, input_of, output_forms, output_of
 
 COLUMNS = 7
@@ -58,7 +58,9 @@ def load_checked(acting: ActingPolicy, spec: PolicySpec, parameters: Mapping[str
         expected = f"to take over {', '.join(list(parameters)[:12])}"
         raise failure(f"load() of the acting policy '{spec.acting}'", error, type(acting), where, expected) from error
     for deterministic in (False, True):
-        _try(acting, spec, deterministic)
+        _try(acting, spec, deterministic, one_is_legal=False)
+        if spec.action_mask:
+            _try(acting, spec, deterministic, one_is_legal=True)
 
 
 class _Noticing(np.ndarray[Any, np.dtype[Any]]):
@@ -71,13 +73,13 @@ class _Noticing(np.ndarray[Any, np.dtype[Any]]):
         super().__setitem__(key, value)
 
 
-def _try(acting: ActingPolicy, spec: PolicySpec, deterministic: bool) -> None:
+def _try(acting: ActingPolicy, spec: PolicySpec, deterministic: bool, one_is_legal: bool) -> None:
     forms = output_forms(spec, COLUMNS)
     arrays = {name: np.zeros(shape, dtype).view(_Noticing) for name, (shape, dtype) in forms.items()}
     plain = {name: _fields(array, len(spec.action.leaves())) for name, array in arrays.items()}
     for field in (field for fields in plain.values() for field in fields):
         _mark_unwritten(field)
-    batch, out = _rows(spec), output_of(arrays)
+    batch, out = _rows(spec, one_is_legal), output_of(arrays)
     asked = _copies(batch)
     where = f"policies.{spec.name}"
     doing = f"act({'deterministic=True' if deterministic else ''}) of the acting policy '{spec.acting}'"
@@ -91,7 +93,7 @@ def _try(acting: ActingPolicy, spec: PolicySpec, deterministic: bool) -> None:
         *_replaced(arrays, out),
         *_changed(asked, batch),
         *_wrong(plain),
-        *_illegal(plain["action"], spec.action),
+        *_illegal(arrays["action"], spec, one_is_legal),
     ):
         place = definition(type(acting))
         raise PluginError(
@@ -99,12 +101,16 @@ def _try(acting: ActingPolicy, spec: PolicySpec, deterministic: bool) -> None:
         )
 
 
-def _rows(spec: PolicySpec) -> ActInput:
-    """Rows of zeros at the start of an episode, everything legal, noise in the middle."""
+def _rows(spec: PolicySpec, one_is_legal: bool) -> ActInput:
+    """Rows of zeros at the start of an episode, noise in the middle; the last value of each choice is legal, or all."""
     arrays = {name: np.zeros(shape, dtype) for name, (shape, dtype) in input_forms(spec, COLUMNS).items()}
     for name in ("episode_start", "valid", "action_mask"):
         if name in arrays:
             arrays[name].fill(True)
+    if one_is_legal:
+        counts = [count for leaf in spec.action.leaves() for count in (leaf.space.nvec or (leaf.space.n,)) if count]
+        arrays["action_mask"].fill(False)
+        arrays["action_mask"][:, np.cumsum(counts) - 1] = True
     arrays["noise"].fill(0.5)
     return input_of(arrays)
 
@@ -134,20 +140,26 @@ def _wrong(plain: Mapping[str, list[NDArray[Any]]]) -> Iterator[tuple[str, str]]
                 yield f"left {name} unwritten", _form(field)
 
 
-def _illegal(action: list[NDArray[Any]], space: SpaceSpec) -> Iterator[tuple[str, str]]:
-    """Actions that a plain discrete space does not have."""
-    match space.kind:
-        case "discrete":
-            limit = np.asarray(space.n)
-        case "multi_discrete":
-            limit = np.reshape(space.nvec, space.shape)
-        case "multi_binary":
-            limit = np.asarray(2)
-        case _:
-            return
-    bad = (action[0] < 0) | (action[0] >= limit)
-    if bad.any():
-        yield f"chose action {action[0][bad][0]}, which {space.describe()} does not have", "values that count from 0"
+def _illegal(action: NDArray[Any], spec: PolicySpec, one_is_legal: bool) -> Iterator[tuple[str, str]]:
+    """Actions that the space does not have, or that the mask forbids."""
+    for stored, leaf in zip(stored_space(spec.action).leaves(), spec.action.leaves(), strict=True):
+        space = leaf.space
+        match space.kind:
+            case "discrete":
+                limit = np.asarray(space.n)
+            case "multi_discrete":
+                limit = np.reshape(space.nvec, space.shape)
+            case "multi_binary":
+                limit = np.asarray(2)
+            case _:
+                continue
+        values = np.asarray(stored.of(action))
+        bad = (values < 0) | (values >= limit)
+        if bad.any():
+            yield f"chose action {values[bad][0]}, which {space.describe()} does not have", "values that count from 0"
+        elif one_is_legal and space.kind != "multi_binary" and (values != limit - 1).any():
+            chosen = values[values != limit - 1][0]
+            yield f"chose action {chosen}, which batch.action_mask forbids", "legal actions only: True = legal"
 
 
 def _mark_unwritten(field: NDArray[Any]) -> None:
