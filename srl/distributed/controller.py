@@ -110,4 +110,7 @@ def run_in_this_thread(graph: ResolvedGraph, run: TrialRun) -> Outcome:
     except SRLError as error:
         run.failure(error.where or "trial", str(error), with_log=False)
         return Outcome("failed", 1, ((error.where, str(error)),))
+    except Exception as error:  # a fault of the controller's own, in counting or showing
+        run.failure("controller", "".join(traceback.format_exception(error)), with_log=False)
+        return Outcome("failed", 1, (("controller", f"{type(error).__name__}: {error}"),))
     return Outcome(request.reason, request.exit_code)

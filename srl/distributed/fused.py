@@ -64,7 +64,7 @@ class FusedRun:
             request = self._live(transport)
             self._report()
         except BaseException as error:
-            if isinstance(error, WorkerFailure):
+            if isinstance(error, Exception):
                 self._save_after_failure()
             # It may have been cut off in the middle of a piece of work: accounts that do not add up are no news.
             with contextlib.suppress(SRLError):

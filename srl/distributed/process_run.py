@@ -13,6 +13,8 @@ import select
 import socket
 import subprocess
 import time
+import traceback
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +23,7 @@ from srl.api.errors import SRLError
 from srl.distributed import control_pb2 as pb
 from srl.distributed.certificates import CertificateFiles
 from srl.distributed.graph import ResolvedGraph
-from srl.distributed.launchers.base import LaunchRequest
+from srl.distributed.launchers.base import LaunchRequest, WorkerExit
 from srl.distributed.launchers.local import LocalLauncher
 from srl.distributed.messages import assignment_json, command, gone
 from srl.distributed.run_directory import run_directory
@@ -151,19 +153,38 @@ class _ProcessRun:
         self._machine = TrialMachine(graph.workers, self._bounds)
         self._workers = {worker.name: worker for worker in graph.workers}
         self._requested: StopRequested | AbortRequested | None = None
+        self._fault: str | None = None
+        self._ends: deque[WorkerExit] = deque()
 
     def run(self) -> Outcome:
         machine = self._machine
         self._perform(machine.begin(time.monotonic()))
         while machine.end is None:
             self._wait()
-            self._turn()
+            try:
+                self._turn()
+            except Exception as error:
+                self._stop_after_fault(error)
         return Outcome(
             machine.end.reason,
             machine.end.exit_code,
-            tuple(machine.failures),
+            tuple(machine.failures) if self._fault is None else (("controller", self._fault), *machine.failures),
             machine.refused + self._site.server.refused,
         )
+
+    def _stop_after_fault(self, error: Exception) -> None:
+        """A fault of the controller's own: the workers are stopped in order, so that the last checkpoint is written.
+
+        From here on nothing is counted or shown, which is where the fault may lie.
+
+        Raises:
+            Exception: It is the second one.
+        """
+        if self._fault is not None:
+            raise error
+        self._fault = f"{type(error).__name__}: {error}"
+        self._run.failure("controller", "".join(traceback.format_exception(error)), with_log=False)
+        self._feed(StopRequested("failed", exit_code=1, is_orderly=False))
 
     def _wait(self) -> None:
         signals = self._run.signals.descriptor
@@ -178,18 +199,19 @@ class _ProcessRun:
 
     def _turn(self) -> None:
         # Ends are fetched first and fed last: what a worker said before its end is in the server's queue by then.
-        ends = self._site.launcher.poll()
+        self._ends.extend(self._site.launcher.poll())
         for inbound in self._site.server.take():
-            if inbound.report is not None:
+            if inbound.report is not None and self._fault is None:
                 self._run.take(inbound.report)
             self._feed(inbound.event)
-        for end in ends:
+        while self._ends:
+            end = self._ends.popleft()
             self._feed(Exited(end.worker, end.incarnation, end.code, end.description))
-        request = self._run.stop_request()
+        request = self._run.stop_request() if self._fault is None else self._run.signals.request()
         if request is not None and request != self._requested:
             self._requested = request
             self._feed(request)
-        if self._run.tick():
+        if self._fault is None and self._run.tick():
             for name, state in self._machine.states().items():
                 self._run.monitor.worker_state(name, state)
         self._feed(Tick())

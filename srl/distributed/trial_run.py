@@ -212,7 +212,10 @@ class TrialRun:
             self._screen.close()
 
     def _show(self, show: Callable[[], None]) -> None:
-        """Whoever watched may be gone, with the terminal or as the reader of a pipe: a trial does not depend on it."""
+        """Show something; a trial does not depend on it.
+
+        Whoever watched may be gone, with the terminal or as the reader of a pipe, and what is shown may have a fault.
+        """
         if not self._is_watched:
             return
         try:
@@ -221,6 +224,9 @@ class TrialRun:
             self._is_watched = False
             let_go_of_dead_outputs()
             self.note(f"nothing is shown any more: its reader is gone ({error})")
+        except Exception as error:  # as with curves: never a reason to end training
+            self._is_watched = False
+            self.note(f"nothing is shown any more: {type(error).__name__}: {error}", is_warning=True)
 
     def _write_metrics(self, *, final: bool) -> None:
         for problem in self._sinks.write(self.monitor.records(final=final)):

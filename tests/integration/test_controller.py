@@ -109,6 +109,34 @@ def test_the_screen_of_a_fused_trial_shows_running_workers(tmp_path: Path, monke
     assert {"running"} in states
 
 
+@pytest.mark.parametrize("placement", ["processes", "fused"])
+def test_a_fault_of_the_controller_itself_costs_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, placement: str
+) -> None:
+    def faulty(run: TrialRun) -> bool:
+        if run.monitor.updates > 1:
+            raise RuntimeError("boom-42")
+        return True
+
+    monkeypatch.setattr(TrialRun, "tick", faulty)
+    endless = experiment(placement=placement, stop={"env_steps": 1_000_000_000})
+    result = run_trial(endless, trial_dir=tmp_path / "trial", screen="off")
+    assert (result.exit_code, result.summary["exit_reason"]) == (1, "failed")
+    assert result.summary["failures"] == [{"worker": "controller", "text": "RuntimeError: boom-42"}]
+    assert "in faulty" in (tmp_path / "trial" / "main.log").read_text()
+    assert result.summary["weights_sha256"]
+
+
+def test_a_fault_of_the_screen_costs_the_screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def faulty(screen: Any, snapshot: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("srl.screen.PlainScreen.update", faulty)
+    monkeypatch.setattr("srl.screen.PlainScreen.due", lambda screen: True)
+    check_whole(run_trial(experiment(placement="fused"), trial_dir=tmp_path / "trial", screen="plain"))
+    assert "nothing is shown any more: ZeroDivisionError" in (tmp_path / "trial" / "main.log").read_text()
+
+
 def test_a_trial_elsewhere_than_in_the_main_thread(tmp_path: Path) -> None:
     """No signals there, everything else as ever: notebooks and sweeps do this."""
     results: list[TrialResult] = []
