@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 import select
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import zmq
 
 from srl.api.errors import StreamError
+from srl.system.streams.interface import StreamEnd
 
 LINGER_MILLISECONDS = 1000
 MESSAGES_PER_RECEIVE = 256
@@ -149,6 +150,24 @@ class Port:
     def abort(self) -> None:
         """Close and drop what is unsent."""
         self.close(0)
+
+
+class PortEnd(StreamEnd):
+    """What ends of streams over a port have in common; stands before the role among the bases."""
+
+    _port: Port
+
+    def wait_descriptors(self) -> Iterable[int]:
+        """Descriptors of which one is readable when there may be something to poll for."""
+        return self._port.descriptors()
+
+    def close(self) -> None:
+        """Close gracefully: what was sent is delivered (bounded linger)."""
+        self._port.close()
+
+    def abort(self) -> None:
+        """Close at once, losing what is unsent."""
+        self._port.abort()
 
 
 def _send_error(error: zmq.ZMQError) -> StreamError:

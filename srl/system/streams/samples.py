@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from srl.api.block import BlockHeader, BlockSchema
@@ -38,7 +38,7 @@ from srl.system.streams.messages import (
     pack_welcome,
     unpack,
 )
-from srl.system.streams.port import Buffer, Incoming, Port
+from srl.system.streams.port import Buffer, Incoming, Port, PortEnd
 
 MALFORMED = "malformed"
 
@@ -48,7 +48,7 @@ def describe(schema: BlockSchema) -> str:
     return json.dumps(schema.to_dict(), sort_keys=True)
 
 
-class SocketSampleConsumer(SampleConsumer):
+class SocketSampleConsumer(PortEnd, SampleConsumer):
     """The consumer's end over a ROUTER.
 
     Args:
@@ -141,20 +141,8 @@ class SocketSampleConsumer(SampleConsumer):
         self._admission.forget(producer)
         self._routes.pop(producer, None)
 
-    def wait_descriptors(self) -> Iterable[int]:
-        """Descriptors that are readable when :meth:`events` may return something."""
-        return self._port.descriptors()
 
-    def close(self) -> None:
-        """Close gracefully (bounded linger)."""
-        self._port.close()
-
-    def abort(self) -> None:
-        """Close at once."""
-        self._port.abort()
-
-
-class SocketSampleProducer(SampleProducer):
+class SocketSampleProducer(PortEnd, SampleProducer):
     """An actor's end over a DEALER; says hello at once.
 
     Args:
@@ -219,18 +207,6 @@ class SocketSampleProducer(SampleProducer):
     def cuts(self) -> set[int]:
         """Grants whose consumer asked for the rows there are."""
         return self._book.cuts
-
-    def wait_descriptors(self) -> Iterable[int]:
-        """Descriptors that are readable when :meth:`poll` may find something."""
-        return self._port.descriptors()
-
-    def close(self) -> None:
-        """Close gracefully: what was sent is delivered (bounded linger)."""
-        self._port.close()
-
-    def abort(self) -> None:
-        """Close at once."""
-        self._port.abort()
 
 
 def _schema_of(description: str) -> BlockSchema:

@@ -7,7 +7,7 @@ The request's frame holds everything that one ring group's policy is asked, the 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,7 +34,7 @@ from srl.system.streams.messages import (
     pack_welcome,
     unpack,
 )
-from srl.system.streams.port import Incoming, Port
+from srl.system.streams.port import Incoming, Port, PortEnd
 
 MAX_RING_GROUPS = 4096
 
@@ -74,7 +74,7 @@ class Desk:
         self.out = output_of(frames.answer.views(self.answer))
 
 
-class TcpInferenceClient(InferenceClient):
+class TcpInferenceClient(PortEnd, InferenceClient):
     """An actor's end.
 
     Attributes:
@@ -139,18 +139,6 @@ class TcpInferenceClient(InferenceClient):
         copy_output(desk.out, out)
         return True
 
-    def wait_descriptors(self) -> Iterable[int]:
-        """Descriptors that are readable when :meth:`poll` may return something."""
-        return self._port.descriptors()
-
-    def close(self) -> None:
-        """Close gracefully."""
-        self._port.close()
-
-    def abort(self) -> None:
-        """Close at once."""
-        self._port.abort()
-
 
 @dataclass(frozen=True, slots=True)
 class _Peer:
@@ -169,7 +157,7 @@ class _Ticket:
     desk: Desk
 
 
-class TcpInferenceServer(InferenceServer):
+class TcpInferenceServer(PortEnd, InferenceServer):
     """A policy worker's end.
 
     Attributes:
@@ -258,18 +246,6 @@ class TcpInferenceServer(InferenceServer):
             raise UsageError("a request is answered to the end that it came from", where=self._name)
         head = pack_answer(request.ring_group, ticket.number, version)
         self._port.send((ticket.identity, head, ticket.desk.answer.data))
-
-    def wait_descriptors(self) -> Iterable[int]:
-        """Descriptors that are readable when :meth:`requests` may return something."""
-        return self._port.descriptors()
-
-    def close(self) -> None:
-        """Close gracefully."""
-        self._port.close()
-
-    def abort(self) -> None:
-        """Close at once."""
-        self._port.abort()
 
 
 def _copy_frame(target: NDArray[np.uint8], incoming: Incoming) -> bool:
