@@ -116,7 +116,7 @@ def until(condition, *ends):
     return result
 
 
-def collect(poll, end, count=1):
+def collect(end, poll, count=1):
     """The next ``count`` things that ``poll`` returns, and no more, blocking on the end's descriptors in between."""
     found = []
 
@@ -131,12 +131,12 @@ def collect(poll, end, count=1):
 
 def events_of(consumer, count):
     """The next ``count`` events."""
-    return collect(consumer.events, consumer, count)
+    return collect(consumer, consumer.events, count)
 
 
 def requests_of(server, count=1):
     """The next ``count`` requests."""
-    return collect(server.requests, server, count)
+    return collect(server, server.requests, count)
 
 
 def credit_of(producer, ring_group=0):

@@ -1,21 +1,21 @@
 """Transports between processes: actors of their own, trainer and policy worker here; deaths and successors."""
 
 import json
-import os
 import select
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from policy_specs import policy_spec
+from transport_wiring import buffer_of
 
-from srl.api.block import FieldSpec, trajectory_schema
-from srl.api.policy import NoiseSpec, PolicySpec
-from srl.api.spaces import ArraySpec, SpaceSpec
+from srl.api.block import policy_schema
+from srl.api.policy import NoiseSpec
+from srl.api.spaces import SpaceSpec
 from srl.system.parameters import ParameterLayout
 from srl.system.streams.interface import Announced, Connected, Credit, Producer, Refused
 from srl.system.streams.shared_memory.descriptors import (
@@ -34,20 +34,8 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
 
 ROWS, COLUMNS, SLOTS, ACTORS, BLOCKS = 10, 4, 6, 2, 12
 TIMEOUT_SECONDS = 100.0
-SPEC = PolicySpec(
-    name="default",
-    module="m:M",
-    acting="m:A",
-    backend="numpy",
-    observation=SpaceSpec("box", (6,), "float32"),
-    action=SpaceSpec("discrete", (), "int64", n=2),
-    action_array=ArraySpec((), "int64"),
-    extras=(FieldSpec("value", (), "float32"),),
-    noise=NoiseSpec("uniform", (2,)),
-)
-SCHEMA = trajectory_schema(
-    rows=ROWS, columns=COLUMNS, observation=ArraySpec((6,), "float32"), action=SPEC.action_array, extras=SPEC.extras
-)
+SPEC = policy_spec(observation=SpaceSpec("box", (6,), "float32"), noise=NoiseSpec("uniform", (2,)))
+SCHEMA = policy_schema(SPEC, rows=ROWS, columns=COLUMNS)
 LAYOUT = ParameterLayout.of({"weight": ((200, 100), "float32"), "bias": ((100,), "float32")})
 
 
@@ -123,20 +111,10 @@ class Hub:
 
 
 @pytest.fixture(params=["shared_memory", "tcp"])
-def hub(request):
-    with tempfile.TemporaryDirectory(prefix="st") as directory:
-        os.chmod(directory, 0o700)
-        hub = Hub(request.param, Path(directory))
-        yield hub
-        hub.close()
-        assert [path for path in Path(directory).iterdir() if path.is_socket()] == []
-
-
-def buffer_of(version):
-    buffer = np.zeros(LAYOUT.size_bytes, np.uint8)
-    for array in LAYOUT.views(buffer).values():
-        array[...] = version % 256
-    return buffer
+def hub(request, run_dir):
+    hub = Hub(request.param, run_dir)
+    yield hub
+    hub.close()
 
 
 def check_block(block, header):
@@ -162,7 +140,7 @@ def test_blocks_of_several_actors_with_remote_inference_beside_a_busy_writer(hub
     def publish():
         version = 0
         while not stop.is_set():
-            hub.writer.publish(version, LAYOUT, buffer_of(version))
+            hub.writer.publish(version, LAYOUT, buffer_of(LAYOUT, version % 256))
             version += 1
             stop.wait(0.001)
 
@@ -202,7 +180,7 @@ def run_to_the_end(hub):
 
 def test_a_killed_actor_is_forgotten_and_its_successor_uses_its_slot(hub):
     """The slot is granted again only after the death is confirmed; mailboxes go on where the dead one ended."""
-    hub.writer.publish(0, LAYOUT, buffer_of(0))
+    hub.writer.publish(0, LAYOUT, buffer_of(LAYOUT, 0))
     first, second = Producer(0, 0, 1), Producer(0, 1, 1)
     child = hub.start(0, stop_after=0)
     grant_one(hub, first, grant=0, expect_connected=True)

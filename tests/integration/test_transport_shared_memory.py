@@ -1,17 +1,14 @@
 """Shared memory only: mailboxes across deaths, wake-ups that neither get lost nor repeat, private sockets."""
 
-import os
 import select
-import tempfile
-from pathlib import Path
 
 import numpy as np
 import pytest
+from policy_specs import policy_spec
 
-from srl.api.block import FieldSpec, trajectory_schema
+from srl.api.block import policy_schema
 from srl.api.errors import StreamError, UsageError
-from srl.api.policy import ActInput, ActOutput, NoiseSpec, PolicySpec
-from srl.api.spaces import ArraySpec, SpaceSpec
+from srl.api.policy import ActInput, ActOutput
 from srl.system.streams.interface import Credit, Producer
 from srl.system.streams.shared_memory.descriptors import (
     InferenceSegment,
@@ -27,20 +24,8 @@ from srl.system.streams.shared_memory.transport import SharedMemoryTransport
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 ROWS, COLUMNS, SLOTS, ACTORS, RING_GROUPS = 4, 2, 3, 2, 2
-SPEC = PolicySpec(
-    name="default",
-    module="m:M",
-    acting="m:A",
-    backend="numpy",
-    observation=SpaceSpec("box", (4,), "float32"),
-    action=SpaceSpec("discrete", (), "int64", n=2),
-    action_array=ArraySpec((), "int64"),
-    extras=(FieldSpec("value", (), "float32"),),
-    noise=NoiseSpec("uniform", (1,)),
-)
-SCHEMA = trajectory_schema(
-    rows=ROWS, columns=COLUMNS, observation=ArraySpec((4,), "float32"), action=SPEC.action_array, extras=SPEC.extras
-)
+SPEC = policy_spec()
+SCHEMA = policy_schema(SPEC, rows=ROWS, columns=COLUMNS)
 
 
 class Host:
@@ -88,13 +73,6 @@ class Actor:
         )
         out = ActOutput(block["action"][at], {"value": block["value"][at]})
         self.client.request(Credit(0, group, slot, 0, 3), row, batch, out)
-
-
-@pytest.fixture
-def run_dir():
-    with tempfile.TemporaryDirectory(prefix="st") as directory:
-        os.chmod(directory, 0o700)
-        yield Path(directory)
 
 
 @pytest.fixture

@@ -7,11 +7,13 @@ import time
 import numpy as np
 import pytest
 import zmq
+from policy_specs import policy_spec
+from transport_wiring import TIMEOUT_SECONDS, buffer_of, collect, credit_of
 
-from srl.api.block import BlockHeader, FieldSpec, trajectory_schema
+from srl.api.block import BlockHeader, policy_schema, trajectory_schema
 from srl.api.errors import ResourceError, SchemaMismatchError, StreamError, WaitTimeout
-from srl.api.policy import ActInput, ActOutput, NoiseSpec, PolicySpec
-from srl.api.spaces import ArraySpec, SpaceSpec
+from srl.api.policy import ActInput, ActOutput
+from srl.api.spaces import ArraySpec
 from srl.system.parameters import ParameterLayout
 from srl.system.streams import messages
 from srl.system.streams.interface import Announced, Connected, Credit, Producer, Refused
@@ -20,21 +22,8 @@ from srl.system.streams.tcp.inference import Frames
 from srl.system.streams.tcp.keys import make_trial_keys
 from srl.system.streams.tcp.transport import TcpTransport
 
-TIMEOUT_SECONDS = 60.0
-SPEC = PolicySpec(
-    name="default",
-    module="m:M",
-    acting="m:A",
-    backend="numpy",
-    observation=SpaceSpec("box", (4,), "float32"),
-    action=SpaceSpec("discrete", (), "int64", n=2),
-    action_array=ArraySpec((), "int64"),
-    extras=(FieldSpec("value", (), "float32"),),
-    noise=NoiseSpec("uniform", (1,)),
-)
-SCHEMA = trajectory_schema(
-    rows=4, columns=2, observation=ArraySpec((4,), "float32"), action=SPEC.action_array, extras=SPEC.extras
-)
+SPEC = policy_spec()
+SCHEMA = policy_schema(SPEC, rows=4, columns=2)
 ACTOR = Producer(0, 0, 1)
 LAYOUT = ParameterLayout.of({"weight": ((8,), "float32")})
 
@@ -76,22 +65,6 @@ def raw(opened, keys):
     for socket in sockets:
         socket.close()
     context.term()
-
-
-def collect(end, poll, count=1):
-    """The next ``count`` things that ``poll`` returns, blocking on the end's descriptors."""
-    found, deadline = [], time.monotonic() + TIMEOUT_SECONDS
-    while len(found) < count:
-        found.extend(poll())
-        if len(found) < count:
-            left = deadline - time.monotonic()
-            assert left > 0, found
-            select.select(list(end.wait_descriptors()), [], [], left)
-    return found
-
-
-def credit_of(producer):
-    return collect(producer, lambda: (producer.poll(), [c] if (c := producer.take_credit(0)) else [])[1])[0]
 
 
 def deliver_one(consumer, producer, grant, who=ACTOR):
@@ -138,7 +111,7 @@ def test_a_machine_without_ipv4_binds_and_connects_over_ipv6(opened, monkeypatch
     server = opened()
     writer = server.parameter_writer("p", 1)
     assert server.bound_endpoints()["weights:p"].startswith("tcp://[::1]:")
-    writer.publish(0, LAYOUT, np.zeros(LAYOUT.size_bytes, np.uint8))
+    writer.publish(0, LAYOUT, buffer_of(LAYOUT, 0))
     reader = opened(server.bound_endpoints()).parameter_reader("p")
     assert reader.read()[0] == 0
     reader.close()
@@ -166,7 +139,7 @@ def _with_the_server_key_only(keys):
 def test_a_stranger_gets_no_data_and_disturbs_nobody(opened, raw, keys, tmp_path_factory, stranger):
     server = opened()
     consumer, writer = server.sample_consumer("s", 0, SCHEMA, 2), server.parameter_writer("p", 1)
-    writer.publish(0, LAYOUT, np.zeros(LAYOUT.size_bytes, np.uint8))
+    writer.publish(0, LAYOUT, buffer_of(LAYOUT, 0))
     protect = {
         "no key": _without_a_key,
         "another client key": _with_the_server_key_only(keys),
@@ -339,7 +312,7 @@ def test_a_reader_without_its_writer_gives_up_in_time(opened):
     server = opened()
     writer = server.parameter_writer("p", 1)
     reader = opened(server.bound_endpoints(), fetch_seconds=0.2).parameter_reader("p")
-    writer.publish(0, LAYOUT, np.zeros(LAYOUT.size_bytes, np.uint8))
+    writer.publish(0, LAYOUT, buffer_of(LAYOUT, 0))
     assert reader.read()[0] == 0
     writer.close()
     with pytest.raises(WaitTimeout, match="policy 'p'"):

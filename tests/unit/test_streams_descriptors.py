@@ -8,11 +8,11 @@ import sys
 
 import numpy as np
 import pytest
+from policy_specs import policy_spec
 
-from srl.api.block import FieldSpec, trajectory_schema
+from srl.api.block import policy_schema, trajectory_schema
 from srl.api.errors import ResourceError, StreamError
-from srl.api.policy import NoiseSpec, PolicySpec
-from srl.api.spaces import ArraySpec, SpaceSpec
+from srl.api.spaces import ArraySpec
 from srl.system.streams.shared_memory.descriptors import (
     DescriptorPlan,
     InferenceSegment,
@@ -26,21 +26,8 @@ from srl.system.streams.shared_memory.descriptors import (
 from srl.system.streams.shared_memory.mailboxes import Mailboxes
 from srl.system.streams.shared_memory.segments import SlotPool, map_segment
 
-EXTRAS = (FieldSpec("value", (), "float32"),)
-SPEC = PolicySpec(
-    name="default",
-    module="m:M",
-    acting="m:A",
-    backend="numpy",
-    observation=SpaceSpec("box", (4,), "float32"),
-    action=SpaceSpec("discrete", (), "int64", n=2),
-    action_array=ArraySpec((), "int64"),
-    extras=EXTRAS,
-    noise=NoiseSpec("uniform", (1,)),
-)
-SCHEMA = trajectory_schema(
-    rows=8, columns=2, observation=ArraySpec((4,), "float32"), action=SPEC.action_array, extras=EXTRAS
-)
+SPEC = policy_spec()
+SCHEMA = policy_schema(SPEC, rows=8, columns=2)
 ACTORS = ("actor/0", "actor/1", "actor/2")
 SERVERS = ("policy/0", "policy/1")
 PLAN = plan_descriptors(
@@ -115,7 +102,7 @@ def test_mailboxes_made_for_another_policy_are_refused():
     close_descriptors(descriptors)
     assert Mailboxes.opened(segment, SCHEMA, SPEC, "inference:i") == Mailboxes.of(3, 2, 2, SCHEMA, SPEC)
     other = trajectory_schema(
-        rows=8, columns=99, observation=ArraySpec((4,), "float32"), action=SPEC.action_array, extras=EXTRAS
+        rows=8, columns=99, observation=ArraySpec((4,), "float32"), action=SPEC.action_array, extras=SPEC.extras
     )
     with pytest.raises(StreamError, match="another schema or policy"):
         Mailboxes.opened(segment, other, SPEC, "inference:i")

@@ -5,14 +5,12 @@ import json
 import numpy as np
 import pytest
 import torch
+from policy_specs import policy_spec
 
 from srl.api.errors import NonFiniteError, PluginError, UsageError
-from srl.api.policy import NoiseSpec, PolicySpec
-from srl.api.spaces import ArraySpec, SpaceSpec
+from srl.api.spaces import SpaceSpec
 from srl.system.parameters import ALIGNMENT_BYTES, weights_sha256
 from srl.system.workers.training import Training, build_module
-
-DISCRETE = SpaceSpec("discrete", (), "int64", n=2)
 
 
 class Toy(torch.nn.Module):
@@ -40,16 +38,12 @@ def no_module(spec):
 
 
 def spec(module="Toy", name="learner"):
-    return PolicySpec(
+    return policy_spec(
         name=name,
         module=f"{__file__}:{module}",
-        acting="m:A",
         backend="torch",
         observation=SpaceSpec("box", (3,), "float32"),
-        action=DISCRETE,
-        action_array=ArraySpec((), "int64"),
         extras=(),
-        noise=NoiseSpec("uniform", (1,)),
     )
 
 

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from policy_specs import policy_spec
 
 from srl.api.errors import NonFiniteError
-from srl.api.policy import NoiseSpec, PolicySpec
-from srl.api.spaces import ArraySpec, SpaceSpec
+from srl.api.policy import PolicySpec
+from srl.api.spaces import SpaceSpec
 from srl.system.collective import Alone, Operation
 from srl.system.workers.training import COUNT_BASE, Training
 
@@ -31,16 +32,12 @@ class Toy(torch.nn.Module):
         return torch.tanh(self.layer(x))
 
 
-SPEC = PolicySpec(
+SPEC = policy_spec(
     name="learner",
     module=f"{__file__}:Toy",
-    acting="m:A",
     backend="torch",
     observation=SpaceSpec("box", (3,), "float32"),
-    action=SpaceSpec("discrete", (), "int64", n=2),
-    action_array=ArraySpec((), "int64"),
     extras=(),
-    noise=NoiseSpec("uniform", (1,)),
 )
 
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from policy_specs import policy_spec
 
-from srl.api.block import FieldSpec
-from srl.api.policy import ActingPolicy, ActInput, ActOutput, NoiseSpec, PolicySpec
-from srl.api.spaces import ArraySpec, SpaceSpec
+from srl.api.policy import ActingPolicy, ActInput, ActOutput
+from srl.api.spaces import SpaceSpec
 from srl.system.parameters import ParameterReader
 from srl.system.streams.interface import InferenceRequest, InferenceServer
 from srl.system.worker import WorkerId
@@ -15,17 +15,7 @@ from srl.system.workers import acting
 from srl.system.workers.acting import ENV_STEPS_FIELD, VersionedPolicy
 from srl.system.workers.policy_worker import PolicyWorker
 
-SPEC = PolicySpec(
-    name="main",
-    module="",
-    acting="",
-    backend="numpy",
-    observation=SpaceSpec("box", (2,), "float32"),
-    action=SpaceSpec("discrete", (), "int64", n=100),
-    action_array=ArraySpec((), "int64"),
-    extras=(FieldSpec("value", (), "float32"),),
-    noise=NoiseSpec("uniform", (1,)),
-)
+SPEC = policy_spec(observation=SpaceSpec("box", (2,), "float32"), action=SpaceSpec("discrete", (), "int64", n=100))
 
 
 class Echo(ActingPolicy):
