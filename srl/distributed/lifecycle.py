@@ -78,6 +78,9 @@ DRAIN_STEPS = {"actor": 0, "policy": 1, "buffer": 2, "evaluator": 3, "trainer": 
 """Who is drained when: those who ask before those who answer; trainers last, for they write the last checkpoint."""
 
 
+TERMINATED = 143
+"""Exit code of a worker that drained because of a SIGTERM: 128 and the signal's number."""
+
 LOOPS: Mapping[State, str] = {State.RUNNING: "poll", State.DRAINING: "drain"}
 """What the main loop of a worker is at in states that last, in its own words."""
 

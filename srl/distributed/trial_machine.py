@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from srl.distributed.lifecycle import LifecycleError, State, WorkerRecord, check_transition
+from srl.distributed.lifecycle import TERMINATED, LifecycleError, State, WorkerRecord, check_transition
 from srl.distributed.stopping import DUMP_SECONDS, Bounds, Stopper, kill
 from srl.distributed.trial_events import (
     AbortRequested,
@@ -211,12 +211,19 @@ class TrialMachine:
         self._out.append(TellGone(record.name, event.incarnation))
         if record.is_killed or record.state is State.FAILED:
             record.state = State.FAILED
-        elif event.code == 0 and record.drain_sent:
+        elif (event.code == 0 and record.drain_sent) or self._ends_by_itself(event):
             record.state = State.STOPPED
         elif event.code == 0:
             self._fail(record, f"ended without being told to (exit code 0){record.place_and_host}", with_log=True)
         else:
             self._fail(record, f"{event.description}{record.place_and_host}", with_log=True)
+
+    def _ends_by_itself(self, event: Exited) -> bool:
+        """Whether a worker drained because of a SIGTERM of its own while the trial was being stopped anyway.
+
+        A batch system sends it to every process; a worker whose turn has not come within a second goes ahead.
+        """
+        return event.code == TERMINATED and self._stopper is not None and not self._stopper.is_orderly
 
     # Wiring
 

@@ -27,7 +27,7 @@ from srl.api.experiment import Experiment
 from srl.api.registry import load_plugins
 from srl.distributed.certificates import CertificateFiles
 from srl.distributed.client import ControlClient, ControllerLost, Dialling, PeerGone
-from srl.distributed.lifecycle import State
+from srl.distributed.lifecycle import TERMINATED, State
 from srl.distributed.trial_events import CommandKind
 from srl.system.metrics.log_limit import LogFloodFilter
 from srl.system.report import WorkerReport
@@ -55,8 +55,6 @@ PLUGIN_KINDS = {
     "trainer": {"algorithm", "network"},
 }
 """What a kind of worker needs plugins for; others are not imported there."""
-
-_TERMINATED = 128 + signal.SIGTERM
 
 
 @dataclass(frozen=True)
@@ -327,7 +325,7 @@ class WorkerShell:
             elif self._worker is not None:
                 self._worker.peer_gone(one.worker)
         if self._terminate_at is not None and not self._is_draining and time.monotonic() >= self._terminate_at:
-            self._exit_code = _TERMINATED
+            self._exit_code = TERMINATED
             self._told.append(CommandKind.DRAIN)
         while self._told:
             yield self._told.popleft()

@@ -240,6 +240,22 @@ def test_a_worker_that_ends_unasked_is_a_failure_with_its_log(code: int, text: s
     assert driver.exit(TRAINER) == [End("failed", 1)]
 
 
+def test_a_worker_that_drained_by_its_own_sigterm_in_a_prompt_stop_is_no_failure() -> None:
+    """A batch system sends it to every process of a job; the trainer's turn comes late where actors are slow."""
+    driver = running_trial([TRAINER, ACTORS[0]])
+    driver(StopRequested("terminated", exit_code=143, is_orderly=False))
+    assert driver.exit(TRAINER, 143) == []
+    assert driver.machine.states()["trainer/0"] is State.STOPPED
+    assert driver.exit(ACTORS[0], 0) == [End("terminated", 143)]
+    assert driver.machine.failures == []
+
+
+def test_but_it_is_one_where_the_trial_went_on() -> None:
+    driver = running_trial([TRAINER, ACTORS[0]])
+    driver.exit(ACTORS[0], 143)
+    assert [worker for worker, _ in driver.machine.failures] == ["actor/0"]
+
+
 def test_a_failure_in_the_last_evaluation_fails_the_run() -> None:
     driver = running_trial([TRAINER, EVALUATOR])
     driver(WorkerFinished("trainer/0", 0, "updates"))
