@@ -206,17 +206,21 @@ def run_rounds(systems: dict[str, System], options: argparse.Namespace) -> dict[
 
 
 def write_results(script: str, options: argparse.Namespace, summary: dict[str, Any]) -> None:
-    """Write ``results/NAME.json``: the figures with command, revision and machine."""
+    """Write ``results/NAME.json`` of systems that were compared."""
+    figures = {"env_steps": options.env_steps, "rounds": options.rounds, "systems": summary}
+    write_record(script, options.name, figures)
+
+
+def write_record(script: str, name: str, figures: dict[str, Any]) -> None:
+    """Write ``results/NAME.json``: figures with command, revision and machine."""
     RESULTS.mkdir(exist_ok=True)
     record = {
         "command": f"python benchmarks/{script}.py {' '.join(sys.argv[1:])}",
         "commit": commit(),
         "machine": machine(),
-        "env_steps": options.env_steps,
-        "rounds": options.rounds,
-        "systems": summary,
+        **figures,
     }
-    path = RESULTS / f"{options.name}.json"
+    path = RESULTS / f"{name}.json"
     path.write_text(json.dumps(record, indent=2) + "\n")
     print(f"written: {path.relative_to(PROJECT)}")
 

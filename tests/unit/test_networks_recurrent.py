@@ -112,6 +112,7 @@ def test_without_resets_it_is_torchs(kind, way):
         (32, 40, 0.1, 0.95),  # many segments of all lengths, in several runs
         (32, 40, 0.0, 1.0),
         (1, 6, 0.5, 0.7),
+        (1, 6, 0.5, 1.0),
         (12, 1, 0.3, 0.7),
         (5, 3, 1.0, 1.0),
     ],
