@@ -80,9 +80,13 @@ class Batch:
             UsageError: The batch has none of this name.
         """
         if name not in self.fields:
-            hint = did_you_mean(name, self.fields, "fields")
+            hint = did_you_mean(str(name), self.fields, "fields")
             raise UsageError("the batch has no such field", where="batch", value=name, hint=hint)
         return self.fields[name]
+
+    def __contains__(self, name: object) -> bool:
+        """Whether there is a field of this name, such as ``action_mask``."""
+        return name in self.fields
 
 
 class TrainerContext(Protocol):

@@ -79,3 +79,5 @@ def test_a_field_that_is_not_there_is_named_with_the_nearest():
     batch = batch_in_place(*make_block(SCHEMA, 0.0, 0, [1]))
     with pytest.raises(UsageError, match=r"no such field \(got 'rewards'\)\. Did you mean 'reward'"):
         batch["rewards"]
+    assert "reward" in batch
+    assert "action_mask" not in batch
