@@ -35,6 +35,8 @@ from srl.algorithms.networks.recurrent import RecurrentCore, build_core
 SHAPES = ((16, 8, 64), (32, 16, 64), (32, 64, 64), (32, 32, 128), (32, 8, 256), (32, 64, 256), (128, 16, 64))
 """Rows C, columns N, size of input and state."""
 EPISODES = (200, 20)
+TURN_SECONDS = 0.05
+"""How long `rows` runs in every round: what else runs on the machine disturbs a single call."""
 
 
 def random_memory(core: RecurrentCore, rows: int, columns: int, episode: int | None) -> Memory:
@@ -69,18 +71,20 @@ def ways(kind: str, rows: int, columns: int, size: int) -> dict[str, Callable[[]
     return {**found, "torch": fused}
 
 
-def seconds(action: Callable[[], None]) -> float:
-    """Processor seconds of one call."""
+def seconds(action: Callable[[], None], calls: int = 1) -> float:
+    """Processor seconds of one call, the mean of several in a row."""
     start = time.process_time()
-    action()
-    return time.process_time() - start
+    for _ in range(calls):
+        action()
+    return (time.process_time() - start) / calls
 
 
 def measure(found: dict[str, Callable[[], None]], rounds: int) -> dict[str, Any]:
     """Milliseconds of `rows`, and how many times as fast the others are."""
     for action in found.values():
         action()  # first calls compile kernels
-    times = [{name: seconds(action) for name, action in found.items()} for _ in range(rounds)]
+    calls = max(1, round(TURN_SECONDS / seconds(found["rows"])))
+    times = [{name: seconds(action, calls) for name, action in found.items()} for _ in range(rounds)]
     ratios = {name: [one["rows"] / one[name] for one in times] for name in found if name != "rows"}
     return {
         "rows_milliseconds": round(1e3 * statistics.median(one["rows"] for one in times), 2),
@@ -98,7 +102,7 @@ def main() -> None:
     """Measure, print, write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", nargs="+", choices=["lstm", "gru"], default=["lstm", "gru"], help="default: both")
-    parser.add_argument("--rounds", type=int, default=31, help="rounds (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=21, help="rounds (default %(default)s)")
     parser.add_argument("--name", help="name of the results file; default = do not write one")
     options = parser.parse_args()
 
