@@ -257,3 +257,14 @@ def test_a_step_without_anything_to_follow_is_an_error(made, problem):
     with pytest.raises(UsageError, match=rf"nothing to follow: {problem}"):
         training.step(optimizer, valid_count=7, loss_sum=made(loss_sum(training.policy)))
     assert training.gradient_steps == 0
+
+
+class Wide(Toy):
+    def __init__(self, spec):
+        super().__init__(spec)
+        self.register_buffer("moments", torch.zeros(3, dtype=torch.float64))
+
+
+def test_statistics_are_refused_on_a_device_without_float64():
+    with pytest.raises(UsageError, match=r"no float64 \(got 'moments'\); expected device: cpu or cuda"):
+        Training(spec("Wide"), seed=1, device="mps")

@@ -72,7 +72,7 @@ class Training:
     ) -> None:
         self.spec = spec
         self.device = torch.device(device)
-        self.policy = build_module(spec, seed).to(self.device)
+        self.policy = _placed(build_module(spec, seed), spec, self.device)
         self._staging = Staging(self.device)
         self.version = 0
         self._collective = collective or Alone()
@@ -299,6 +299,24 @@ class Training:
             value=value,
             hint="The step is not made. Lower the learning rate, or look for extreme observations and rewards.",
         )
+
+
+def _placed(module: torch.nn.Module, spec: PolicySpec, device: torch.device) -> torch.nn.Module:
+    """The module on its device.
+
+    Raises:
+        UsageError: The device has no numbers of 64 bits, and the module has such (statistics are float64).
+    """
+    wide = sorted(name for name, buffer in module.named_buffers() if buffer.dtype == torch.float64)
+    if wide and device.type == "mps":
+        raise UsageError(
+            f"policy '{spec.name}' cannot be trained on this device: it has no float64",
+            where=f"policies.{spec.name}",
+            value=", ".join(wide),
+            expected="device: cpu or cuda for the trainer, or no running statistics (normalised observations or "
+            "returns, PopArt)",
+        )
+    return module.to(device)
 
 
 def _check_loss(loss_sum: torch.Tensor | None, outputs: Sequence[torch.Tensor]) -> None:
