@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from srl.api.policy import ActingPolicy, PolicySpec
-from srl.api.spaces import SpaceSpec
+from srl.api.spaces import Bound, SpaceSpec
 from srl.system.actions import ActionTransformer
 from srl.system.decisions import new_input, new_output
 
@@ -107,10 +107,20 @@ def _random(space: SpaceSpec, size: int, generator: np.random.Generator) -> NDAr
         return generator.integers(2, size=shape).astype(dtype)
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
-        low = max(-1000 if space.low is None else float(np.min(space.low)), limits.min)
-        high = min(1000 if space.high is None else float(np.max(space.high)), limits.max)
-        return generator.integers(int(low), int(high), size=shape, endpoint=True).astype(dtype)
-    return generator.normal(0.0, 1.0, shape).astype(dtype)
+        least = max(-1000 if space.low is None else float(np.min(space.low)), limits.min)
+        largest = min(1000 if space.high is None else float(np.max(space.high)), limits.max)
+        return generator.integers(int(least), int(largest), size=shape, dtype=dtype.type, endpoint=True)
+    low, high = _bound(space.low, -np.inf, space.shape), _bound(space.high, np.inf, space.shape)
+    bounded = np.isfinite(low) & np.isfinite(high)
+    lowest, highest = np.where(bounded, low, 0.0), np.where(bounded, high, 0.0)
+    # Far outside of its bounds, where it never is in use, a policy's own float32 errors are beyond the tolerance.
+    within = lowest + generator.random(shape) * (highest - lowest)
+    return np.where(bounded, within, np.clip(generator.normal(0.0, 1.0, shape), low, high)).astype(dtype)
+
+
+def _bound(bound: Bound, absent: float, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    array = np.asarray(absent if bound is None else bound, np.float64)
+    return array.reshape(shape) if isinstance(bound, tuple) else array
 
 
 def _mask(spec: PolicySpec, size: int, generator: np.random.Generator) -> NDArray[np.bool_]:

@@ -48,7 +48,7 @@ DESCRIPTION = "policy.json"
 
 
 class ExportError(SRLError):
-    """An exported policy decides otherwise than the framework; nothing was written."""
+    """An exported policy decides otherwise than the framework, or has no form in the format; nothing was written."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def export_policy(
             names = {"onnx": "policy.onnx", "torchscript": "policy.pt"}
             differences = {}
             for name in formats:
-                run = _WRITERS[name](module, batches[0], work / names[name])
+                run = _written(name, module, batches[0], work / names[name])
                 differences[name] = _compare(name, run, batches, expected)
             description = _describe(saved, spec, batches[0], expected[0], differences, names)
             (work / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
@@ -230,6 +230,19 @@ _WRITERS: Mapping[str, Callable[[Any, Batch, Path], Run]] = {
     "onnx": _write_onnx,
     "torchscript": _write_torchscript,
 }
+
+
+def _written(name: str, module: torch.nn.Module, batch: Batch, path: Path) -> Run:
+    try:
+        return _WRITERS[name](module, batch, path)
+    except OSError:
+        raise
+    except Exception as error:  # whatever torch raises where the format has no word for something
+        first = str(error).strip().partition("\n")[0]
+        raise ExportError(
+            f"torch cannot write this policy as {name}: {type(error).__name__}: {first}",
+            hint="" if name == "torchscript" else "Another format may do: --format torchscript.",
+        ) from error
 
 
 def _output_names(module: torch.nn.Module) -> tuple[str, ...]:

@@ -50,6 +50,17 @@ class TextOnly(Film):
     metadata: ClassVar = {"render_modes": ["ansi"]}
 
 
+class Numbers(Film):
+    """Observations of any shape and dtype, drawn from their space."""
+
+    def __init__(self, shape=(), dtype="float32", low=0, high=1, render_mode=None):
+        super().__init__(render_mode)
+        self.observation_space = Box(low, high, tuple(shape), np.dtype(dtype).type)
+
+    def _observation(self):
+        return self.observation_space.sample()
+
+
 class Everything(gymnasium.Env):
     """Nested observations and actions, discrete values that do not count from 0, an action mask, endless episodes."""
 

@@ -27,12 +27,22 @@ LSTM = {"type": "lstm", "size": 8, "learned_initial_state": True}
 NORMALISED = {"policies.learner.algorithm.normalize_observations": True}
 EVERYTHING = {"type": "gymnasium", "entry": f"{PLUGINS}/filmed.py:Everything", "action_mask": "info"}
 
+
+def numbers(**kwargs):
+    return {"type": "gymnasium", "entry": f"{PLUGINS}/filmed.py:Numbers", "kwargs": kwargs}
+
+
 CASES = {
     "discrete": ("CartPole-v1", {}),
     "continuous, normalised": ("Pendulum-v1", NORMALISED),
     "tanh": ("Pendulum-v1", {"policies.learner.algorithm.action_transform": "tanh_affine"}),
     "lstm, normalised": ("Pendulum-v1", {NETWORK: {**SMALL, "recurrent": LSTM}, **NORMALISED}),
     "gru": ("CartPole-v1", {NETWORK: {**SMALL, "recurrent": {"type": "gru", "size": 8}}}),
+    "a single number": (numbers(), {NETWORK: SMALL}),
+    "a single number, lstm": (numbers(), {NETWORK: {**SMALL, "recurrent": LSTM}, **NORMALISED}),
+    "float16, normalised": (numbers(shape=[3], dtype="float16"), {NETWORK: SMALL, **NORMALISED}),
+    "float16, lstm": (numbers(shape=[3], dtype="float16"), {NETWORK: {**SMALL, "recurrent": LSTM}, **NORMALISED}),
+    "float64, far away": (numbers(shape=[3], dtype="float64", low=1000, high=1001), {NETWORK: SMALL, **NORMALISED}),
     "nested, masked": (EVERYTHING, {NETWORK: SMALL, **NORMALISED}),
     "nested, masked, lstm": (EVERYTHING, {NETWORK: {"type": "dict", "recurrent": LSTM}}),
 }
@@ -64,6 +74,16 @@ def test_an_export_decides_as_the_framework_does(untrained_trial, case):
         given[0], given[3] = given[0] + torch.tensor([1, -1]), given[3] + 3
     outputs = loaded(*given)
     assert [[3, *one["shape"][1:]] for one in description["outputs"]] == [list(one.shape) for one in outputs]
+
+
+def test_what_a_format_has_no_word_for_is_one_error_and_leaves_nothing(untrained_trial):
+    trial = untrained_trial(recipe("ppo", numbers(shape=[2], dtype="uint64", high=2**64 - 1), {NETWORK: SMALL}))
+    with pytest.raises(
+        ExportError, match=r"torch cannot write this policy as onnx: RuntimeError.*--format torchscript"
+    ):
+        srl.load(trial).export()
+    assert list(trial.glob("export-*/*")) == []
+    assert set(srl.load(trial).export(formats=("torchscript",)).files) == {"torchscript"}
 
 
 def test_onnx_runs_without_torch_and_srl_and_carries_the_state(untrained_trial):

@@ -103,7 +103,7 @@ class _Numbers(_Part):
             out *= self._scale
 
     def of_tensor(self, leaf: torch.Tensor) -> torch.Tensor:
-        return leaf.flatten(1).float() * float(self._scale)
+        return leaf.reshape(-1, self._elements).float() * float(self._scale)
 
 
 class _Choices(_Part):

@@ -116,7 +116,7 @@ class MLPActorCritic(ActorCritic):
     def compute_in_torch(self, inputs: torch.Tensor, prepared: Prepared) -> tuple[torch.Tensor, torch.Tensor]:
         """The same as :meth:`compute` by torch's operators, for other devices and for export."""
         *hidden, policy_weight, policy_bias, value_weight, value_bias = prepared
-        features = inputs.flatten(1).float()
+        features = inputs.reshape(-1, self._features.size).float()
         if self.scale != 1.0:
             features = features * self.scale
         features = features.expand(self.towers, -1, -1)

@@ -92,7 +92,11 @@ class ExportedPolicy(nn.Module):
                 continue
             part, shape = slice(first, first + prod(leaf.space.shape)), leaf.space.shape
             kind = torch.float64 if leaf.space.dtype == "float64" else torch.float32
-            values = (leaves[leaf.path] - shift[part].to(kind).reshape(shape)) * factor[part].reshape(shape)
+            values = leaves[leaf.path] - shift[part].to(kind).reshape(shape)
+            if leaf.space.dtype == "float16":  # the normaliser works in place: every result is rounded to the dtype
+                values = (values.half() * factor[part].reshape(shape)).half().float()
+            else:
+                values = values * factor[part].reshape(shape)
             result[leaf.path] = values.clamp(-self._bound, self._bound)
             first = part.stop
         return result
