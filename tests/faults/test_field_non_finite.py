@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from srl.system.workers.trainer import SKIPS_IN_A_ROW
+
 FIELD = Path(__file__).parents[1] / "plugins" / "field.yaml"
 STEP = 37
 BOUNDARY = 48
@@ -69,7 +71,7 @@ def ended(shared_trial_run: Any) -> dict[str, Any]:
             "policies.main.algorithm.learning_rate=1e6",
             "policies.main.network={type: mlp, activation: relu}",
             "checkpoints.interval_updates=1",
-            "stop={updates: 20, wall_seconds: 2}",
+            "stop={updates: 20}",
             *(FUSED if mode == "stop" else PROCESSES),
         )
     return {name: trial.finish(150) for name, trial in trials.items()}
@@ -86,17 +88,18 @@ def all_names() -> list[str]:
 @pytest.mark.parametrize("name", all_names())
 def test_every_file_is_finite_and_valid(ended: Any, name: str) -> None:
     trial = ended[name]
-    trial.check(1 if "stop" in name else 0)
+    trial.check(1 if "stop" in name or "learning rate" in name else 0)
     summary = trial.summary
     assert summary["evaluation"] is None
     for line in (trial.trial_dir / "metrics.jsonl").read_text().splitlines():
         json.loads(line, parse_constant=lambda constant: pytest.fail(f"{constant} in the metrics"))
     checkpoints = sorted((trial.trial_dir / "checkpoints").iterdir())
-    assert checkpoints
+    assert bool(checkpoints) == (name != "learning rate, skip"), "that run never makes a version"
     for checkpoint in checkpoints:
         for key, array in load_file(checkpoint / "weights.safetensors").items():
             assert np.isfinite(array).all(), (checkpoint, key)
-    assert int(checkpoints[-1].name.rpartition("-")[2]) == summary["policy_version"]
+    newest = int(checkpoints[-1].name.rpartition("-")[2]) if checkpoints else 0
+    assert newest == summary["policy_version"]
 
 
 @pytest.mark.parametrize("name", STOPPED)
@@ -163,10 +166,13 @@ def test_an_absurd_learning_rate_stops_with_the_last_good_weights(ended: Any) ->
 
 
 def test_an_absurd_learning_rate_skipped(ended: Any) -> None:
+    """No update is finite any more, so the run ends by itself."""
     trial = ended["learning rate, skip"]
-    assert trial.summary["non_finite"]["updates_skipped"] > 0
+    (failure,) = trial.summary["failures"]
+    assert f"{SKIPS_IN_A_ROW} updates in a row were not finite" in failure["text"]
+    assert trial.summary["non_finite"]["updates_skipped"] == SKIPS_IN_A_ROW - 1
     assert "the update is skipped" in trial.stderr
-    assert trial.summary["blocks"]["dropped"]["non_finite_update"] > 0
+    assert trial.summary["blocks"]["dropped"]["non_finite_update"] == SKIPS_IN_A_ROW - 1
 
 
 def test_before_the_first_episode_there_is_no_number(ended: Any) -> None:

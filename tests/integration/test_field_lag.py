@@ -137,7 +137,7 @@ def beside_a_slow_actor(
             "workers.actors.count=3",
             "workers.actors.environments=8",
             f"streams.samples.on_straggler={mode}",
-            "stop={wall_seconds: 4}",
+            "stop={wall_seconds: 6}",
             *("--screen", "off", "--placement", "processes"),
         )
         trials[mode] = (trial, directory)
@@ -158,8 +158,8 @@ def test_a_slow_actor_does_not_hold_up_the_others(beside_a_slow_actor: Any, mode
     assert summary["stragglers"] > 0
     assert summary["policy_lag"]["max"] <= 1
     assert summary["blocks"]["unaccounted"] == summary["rows"]["unaccounted"] == 0
-    # A block of the slow actor takes 1.6 s: waiting for it, there would be two updates.
-    assert summary["updates"] > 5
+    # A block of the slow actor takes 1.6 s: waiting for it, there would be one update in that time, whatever the speed.
+    assert summary["updates"] > 2 * summary["training_seconds"] / 1.6
     assert len(found) >= summary["updates"]
 
 
