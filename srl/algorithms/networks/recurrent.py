@@ -3,7 +3,7 @@
 Parameters have the names, shapes and order of gates of ``torch.nn.LSTMCell`` and ``torch.nn.GRUCell``. Episodes begin
 in the middle of sequences, in each column elsewhere, and torch's kernels know no resets. There are two ways through:
 row by row (what does not depend on the state is computed for all rows at once), which is what every core has, and for
-the LSTM on the CPU torch's fused kernel on pieces of sequences, 2 to 5 times as fast (``benchmarks/recurrent.py``).
+the LSTM on the CPU torch's fused kernel on pieces of sequences, 1.7 to 5 times as fast (``benchmarks/recurrent.py``).
 """
 
 from __future__ import annotations
