@@ -205,12 +205,11 @@ class TrialDirectory:
             UsageError: The file is not valid JSON.
         """
         try:
-            summary = json.loads(self.summary.read_text())
+            return dict(json.loads(self.summary.read_text()))
         except FileNotFoundError:
             return None
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise UsageError("not a valid summary", where=str(self.summary), value=str(error)) from error
-        return dict(summary)
 
 
 def _names(parent: Path, name: str) -> Iterator[Path]:

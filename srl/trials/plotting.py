@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from srl.api.errors import MissingExtraError, UsageError
+from srl.api.suggest import did_you_mean
 from srl.system.durable import disk_errors
 from srl.trials.comparing import differences, settings, short_names
 from srl.trials.metrics import Curve
@@ -79,6 +80,8 @@ def plot_trials(
         raise UsageError("nothing to draw", expected="at least one trial")
     target = Path(path).expanduser()
     check_suffix(target, ".png")
+    if metric is not None:
+        _check_metric(trials, metric)
     figure_type, canvas_type = _matplotlib()
     figure = figure_type(figsize=_SIZE_INCHES, dpi=_DPI, layout="constrained")
     axes = figure.add_subplot()
@@ -191,7 +194,7 @@ def _visible(line: Points) -> dict[str, Any]:
 def _points(trial: Trial, metric: str, x: str) -> Points | None:
     """The curve, ascending; of several values at one x the last counts."""
     metrics = trial.metrics
-    if metric in (RETURN, EVALUATION) and metric not in metrics.names():
+    if metric not in metrics.names():
         return None
     curve: Curve = metrics.curve(metric)
     if not len(curve):
@@ -201,6 +204,15 @@ def _points(trial: Trial, metric: str, x: str) -> Points | None:
     at, values = at[order], curve.values[order]
     last = np.append(at[1:] != at[:-1], True)
     return at[last], values[last]
+
+
+def _check_metric(trials: Sequence[Trial], metric: str) -> None:
+    """One trial that has it is enough: others may lack evaluations, or have just begun."""
+    names = list(dict.fromkeys(name for trial in trials for name in trial.metrics.names()))
+    if metric not in names:
+        raise UsageError(
+            "there is no such metric", value=metric, hint=did_you_mean(metric, names, "metrics of these trials")
+        )
 
 
 def _frames_axis(axes: Axes, trials: Sequence[Trial]) -> None:

@@ -181,6 +181,22 @@ def test_nothing_to_draw_is_said(make, tmp_path, monkeypatch):
         plot_trials([make("b")], tmp_path / "x.png")
 
 
+def test_a_metric_that_one_trial_has_not_is_drawn_of_the_others(make, tmp_path):
+    whole = make("a")
+    begun = make("b", seed=2, rows=[row("training", 100, **{"episode/return": 1.0})])
+    metric = "evaluation/return_mean"
+    assert plot_trials([begun, whole], tmp_path / "x.png", metric=metric).stat().st_size
+    with pytest.raises(UsageError, match=f"Did you mean '{metric}'"):
+        plot_trials([begun, whole], tmp_path / "y.png", metric="evaluation/retrun_mean")
+
+
+def test_a_summary_that_is_no_object_is_named(make):
+    trial = make("a")
+    (trial.path / "summary.json").write_text("[1]")
+    with pytest.raises(UsageError, match=r"summary\.json: not a valid summary"):
+        assert trial.summary
+
+
 def test_a_comparison_has_what_came_out_and_what_differs(make, capsys):
     first, second = make("a", 1), make("b", 2, ["policies.main.algorithm.gamma=0.5", "placement=fused"])
     result = compare([first, second])
