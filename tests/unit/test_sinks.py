@@ -14,7 +14,7 @@ import urllib.request
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from srl.api.errors import ExperimentError, PluginError, ResourceError
+from srl.api.errors import ExperimentError, PluginError, ResourceError, UsageError
 from srl.api.experiment import PluginMapping
 from srl.api.loading import experiment_from_object, load_experiment, resolved_yaml
 from srl.api.metrics import MetricRecord, MetricsSink, TrialInfo
@@ -130,6 +130,20 @@ def test_an_unknown_sink_is_refused(trial):
         SinkGroup.open(info(trial), {"mine": PluginMapping(type="wandbb")})
     with pytest.raises(ExperimentError, match=r"sinks\.wndb\.type: unknown metrics_sink.*'wandb'"):
         load_experiment("cartpole_ppo", ["sinks.wndb={}"])
+
+
+def test_the_names_of_the_sinks_of_every_trial_are_theirs(trial, no_leaks):
+    with pytest.raises(UsageError, match=r"sinks\.json_lines.*every trial has.*sinks\.prometheus"):
+        SinkGroup.open(info(trial), {"json_lines": PluginMapping(type="prometheus")})
+
+
+def test_an_address_of_ipv6_is_in_brackets(trial, monkeypatch):
+    server = types.SimpleNamespace(server_port=9, shutdown=lambda: None, server_close=lambda: None)
+    thread = types.SimpleNamespace(join=lambda seconds: None)
+    monkeypatch.setattr("prometheus_client.start_http_server", lambda *arguments: (server, thread))
+    sinks = SinkGroup.open(info(trial), {"prometheus": PluginMapping(type="prometheus", address="::1")})
+    assert sinks.notes[-1] == "Prometheus endpoint: http://[::1]:9/metrics"
+    sinks.close()
 
 
 def test_sinks_in_the_experiment_take_their_type_from_their_name_and_options_from_the_command_line():

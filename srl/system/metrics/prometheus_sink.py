@@ -65,7 +65,8 @@ class PrometheusSink(MetricsSink):
                 hint="0 takes any free one and says which.",
             ) from error
         self._server: Any = server
-        self.url = f"http://{options.address}:{server.server_port}/metrics"
+        host = f"[{options.address}]" if ":" in options.address else options.address
+        self.url = f"http://{host}:{server.server_port}/metrics"
         self.announcement = f"Prometheus endpoint: {self.url}"
 
     @classmethod

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from srl.api.errors import MissingExtraError
+from srl.api.errors import MissingExtraError, UsageError
 from srl.api.experiment import PluginMapping
 from srl.api.metrics import MetricRecord, MetricsSink, TrialInfo
 from srl.api.registry import REGISTRY, Registry
@@ -66,8 +66,17 @@ class SinkGroup:
 
         Raises:
             PluginError: An unknown type.
+            UsageError: One has the name of a sink of every trial.
             SRLError: A sink that the experiment names cannot be opened; the others are closed again.
         """
+        for name, one in (sinks or {}).items():
+            if name in ALWAYS and one.type != name:  # nobody would write the file that curves are read from
+                raise UsageError(
+                    "this is the name of a sink that every trial has",
+                    where=f"sinks.{name}",
+                    value=one.type,
+                    expected=f"another name, such as sinks.{one.type.rpartition(':')[2]}",
+                )
         wanted = {name: PluginMapping(type=name) for name in ALWAYS}
         # Naming one of those again is no second file.
         wanted |= {name: one for name, one in (sinks or {}).items() if one.type not in ALWAYS}
