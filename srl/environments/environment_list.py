@@ -144,12 +144,17 @@ class EnvironmentList(VectorEnvironment):
 
     def _reset(self, index: int, **seed: Any) -> tuple[Any, Any]:
         """Observation and info of a reset."""
+        raw = self._raw[index] if self._raw else None
+        if raw is not None:
+            raw.begins = True
         try:
             result = self._envs[index].reset(**seed)
         except EnvironmentFault:
             raise
         except Exception as error:
             raise self._raised(index, "reset", error) from error
+        if raw is not None:
+            raw.begins = False  # until the next one: a wrapper may put several episodes below into one
         fault = parts_fault(result, RESET, lambda: self._where(index))  # two numbers would unpack as well
         if fault is not None:
             raise fault

@@ -79,18 +79,21 @@ class RawEpisode(gymnasium.Wrapper[Any, Any, Any, Any]):
     """What happens below the experiment's wrappers.
 
     Attributes:
-        episode_return: Sum of rewards since the last reset.
+        episode_return: Sum of rewards since the last reset that began an episode.
         resets: Number of resets.
+        begins: A reset begins an episode; False = it is a wrapper's own, in the midst of one.
     """
 
     def __init__(self, env: SingleEnv) -> None:
         super().__init__(env)
         self.episode_return = 0.0
         self.resets = 0
+        self.begins = True
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """A new episode."""
-        self.episode_return = 0.0
+        if self.begins:
+            self.episode_return = 0.0
         self.resets += 1
         return self.env.reset(seed=seed, options=options)
 

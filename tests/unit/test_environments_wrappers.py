@@ -56,6 +56,21 @@ class Lives(gymnasium.Wrapper):
         return observation, reward, terminated or lost, truncated, info
 
 
+class InTwo(gymnasium.Wrapper):
+    """Two episodes below are one above: it resets in the midst of its step."""
+
+    def reset(self, *, seed=None, options=None):
+        self.ends = 0
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, action):
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self.ends += terminated
+        if terminated and self.ends == 1:
+            observation, info = self.env.reset()
+        return observation, reward, self.ends == 2, truncated, info
+
+
 def tripled(env, factor=3):
     """A function of one's own."""
     return gymnasium.wrappers.TransformReward(env, lambda reward: factor * reward)
@@ -204,6 +219,12 @@ def test_a_lost_life_is_no_end_of_a_reported_episode():
         (2.0, 3.0, False),
         None,
     ]
+
+
+def test_the_return_of_an_episode_that_is_several_below_is_that_of_all():
+    environment, out = make({"type": f"{HERE}:InTwo"}, length=3)
+    rows = play(environment, out, 12)
+    assert [row[3] for row in rows if row[3]] == [(3.0, 12.0, True)] * 2  # 1 + 2 + 3, twice
 
 
 def test_sticky_actions_follow_the_seed_of_the_environment():
