@@ -35,6 +35,7 @@ EXTRAS = (
     Extra("atari", "ale_py", "environment type atari, and ids ALE/..."),
     Extra("box2d", "Box2D", "ids LunarLander-v3, BipedalWalker-v3, CarRacing-v3"),
     Extra("mujoco", "mujoco", "ids HalfCheetah-v5, Hopper-v5, Ant-v5, Humanoid-v5, ..."),
+    Extra("images", "cv2", "wrapper resize"),
     Extra("envpool", "envpool", "environment type envpool"),
     Extra("screen", "matplotlib", "srl-run plot, video and completion; TensorBoard event files"),
     Extra("export", "onnx", "srl-run export to ONNX"),

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tomllib
 import types
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import yaml
 from srl import cli
 from srl.api.errors import WorkerFailure
 from srl.api.loading import load_experiment, resolved_yaml
+from srl.trials.listing import EXTRAS
 
 
 @pytest.fixture
@@ -196,6 +198,11 @@ def test_list_names_what_there_is(run):
     assert code == 0
     for name in ("cartpole_ppo", "atari_pong_ppo", "ppo", "gymnasium", "atari"):
         assert name in out
+
+
+def test_list_names_every_extra_of_the_package():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert {extra.name for extra in EXTRAS} == set(project["optional-dependencies"]) - {"dev", "docs"}
 
 
 def test_schema_is_json(run):
