@@ -15,6 +15,7 @@ import os
 import sys
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TextIO
@@ -70,6 +71,10 @@ class Screen(ABC):
             self._show(snapshot)
 
     @abstractmethod
+    def catch_up(self, snapshot: TrialSnapshot) -> None:
+        """Show what happened since the last update and would be missed otherwise; called once, before the end."""
+
+    @abstractmethod
     def finish(self, summary: Mapping[str, Any], trial: Path) -> None:
         """Show the result and where everything is; gives the terminal back."""
 
@@ -100,6 +105,9 @@ class LiveScreen(Screen):
         """Hide the cursor; what is printed from now on appears above the screen."""
         self._live.start()
         return self
+
+    def catch_up(self, snapshot: TrialSnapshot) -> None:
+        """Nothing: what is over is not drawn again."""
 
     def finish(self, summary: Mapping[str, Any], trial: Path) -> None:
         """Replace the screen by the result."""
@@ -133,6 +141,10 @@ class PlainScreen(Screen):
         self._evaluations = 0
         self._shown: dict[tuple[str, str], int] = {}
 
+    def catch_up(self, snapshot: TrialSnapshot) -> None:
+        """Print the warnings and evaluations that came after the last line."""
+        self._news(snapshot)
+
     def finish(self, summary: Mapping[str, Any], trial: Path) -> None:
         """Print the result."""
         encoding = (getattr(self.stream, "encoding", None) or "utf-8").lower()
@@ -147,6 +159,10 @@ class PlainScreen(Screen):
         return _PLAIN_FIRST_SECONDS if self._lines <= _PLAIN_FIRST_LINES else _PLAIN_SECONDS
 
     def _show(self, snapshot: TrialSnapshot) -> None:
+        self._news(snapshot)
+        self._print(plain_line(snapshot))
+
+    def _news(self, snapshot: TrialSnapshot) -> None:
         for message in snapshot.messages:
             key = (message.worker, message.text)
             before = self._shown.get(key, 0)
@@ -162,7 +178,6 @@ class PlainScreen(Screen):
                 f"{len(result.returns)} episodes"
             )
         self._evaluations = len(snapshot.evaluations)
-        self._print(plain_line(snapshot))
 
     def _print(self, line: str) -> None:
         self.stream.write(line + "\n")
@@ -175,6 +190,9 @@ class NoScreen(Screen):
     def due(self) -> bool:
         """Never."""
         return False
+
+    def catch_up(self, snapshot: TrialSnapshot) -> None:
+        """Show nothing."""
 
     def finish(self, summary: Mapping[str, Any], trial: Path) -> None:
         """Show nothing."""
@@ -211,16 +229,28 @@ def make_screen(mode: ScreenMode, stream: TextIO | None = None, clock: Callable[
 
 
 def plain_line(snapshot: TrialSnapshot) -> str:
-    """The trial in one line."""
+    """The trial in one line; what is not known yet is left out."""
     parts = [f"{duration(snapshot.wall_seconds)}  {snapshot.phase}"]
+    if snapshot.phase == "starting":
+        return "  ".join([*parts, _states(snapshot)])
     for one in snapshot.progress:
         digits = 0 if one.target >= 100 else 1
         parts.append(f"{one.name} {number(one.value, digits)}/{number(one.target, digits)}")
     if not any(one.name == "env_steps" for one in snapshot.progress):
         parts.append(f"env_steps {snapshot.env_steps:,}")
-    parts.append(f"return {number(snapshot.episode_return)} ({snapshot.episodes:,} episodes)")
+    if snapshot.episodes:
+        parts.append(f"return {number(snapshot.episode_return)} ({snapshot.episodes:,} episodes)")
     parts.append(f"{number(snapshot.env_steps_per_second, 0)} env steps/s")
     parts.append(f"{number(snapshot.frames_per_second, 0)} frames/s")
     parts.append(f"version {snapshot.policy_version:,}")
-    parts.append(f"lag {number(snapshot.lag_mean, 2)} (max {number(snapshot.lag_max, 0)})")
+    if snapshot.lag_mean is not None:
+        parts.append(f"lag {number(snapshot.lag_mean, 2)} (max {number(snapshot.lag_max, 0)})")
     return "  ".join(parts)
+
+
+def _states(snapshot: TrialSnapshot) -> str:
+    """How many workers are in which state: what a start-up that does not end waits for."""
+    states: Counter[str] = Counter()
+    for group in snapshot.groups:
+        states.update(group.states)
+    return f"workers: {', '.join(f'{count} {state}' for state, count in states.items())}"

@@ -50,6 +50,9 @@ class Screen(Protocol):
     def update(self, snapshot: TrialSnapshot) -> None:
         """Show the trial as it is."""
 
+    def catch_up(self, snapshot: TrialSnapshot) -> None:
+        """Show what happened since the last update and would be missed otherwise."""
+
     def finish(self, summary: Mapping[str, Any], trial: Path) -> None:
         """Show how it ended."""
 
@@ -202,6 +205,7 @@ class TrialRun:
         )
         self.trial.write_summary(summary)
         self.note(f"over: {outcome.reason}, exit code {outcome.exit_code}")
+        self._show(lambda: self._screen.catch_up(self.monitor.snapshot()))
         self._show(lambda: self._screen.finish(summary, self.trial.path))
         return TrialResult(outcome.exit_code, summary, self.trial.path)
 

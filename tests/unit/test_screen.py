@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from srl.api.errors import UsageError
-from srl.screen import LiveScreen, NoScreen, PlainScreen, make_screen
+from srl.screen import LiveScreen, NoScreen, PlainScreen, make_screen, plain_line
 from srl.screen_end import end_lines
 from srl.screen_format import ACTIVITIES, ASCII, UNICODE, cells, duration, sparkline, time_bar
 from srl.screen_lines import Frame, screen_lines
@@ -205,6 +205,33 @@ def test_plain_lines_come_every_few_seconds_and_warnings_once():
     clock.now = 100
     screen.update(replace(snapshot, messages=(Message("actor/0", "slow", 12, 3.0),)))
     assert "slow (x12)" in stream.getvalue()
+
+
+def test_what_came_after_the_last_plain_line_is_printed_before_the_end():
+    clock, stream = Clock(), io.StringIO()
+    screen = make_screen("plain", stream, clock)
+    screen.update(replace(full(), evaluations=full().evaluations[:1]))
+    before = len(stream.getvalue().splitlines())
+    late = replace(full(), messages=(Message("metrics", "an address", 1, 3.0),), evaluations=full().evaluations[:2])
+    screen.update(late)  # not due
+    screen.catch_up(late)
+    said = stream.getvalue().splitlines()[before:]
+    assert ["metrics: an address" in said[0], "evaluation of version 2 " in said[1], len(said)] == [True, True, 2]
+    make_screen("off", stream, clock).catch_up(late)
+    assert len(stream.getvalue().splitlines()) == before + 2
+
+
+def test_a_plain_line_says_what_the_start_waits_for_and_no_figure_that_is_not_known():
+    groups = (
+        GroupRow("actor", "actor", {"created": 1, "ready": 1}, {}, 0.0),
+        GroupRow("trainer", "trainer", {"created": 1}, {}, 0.0),
+    )
+    assert plain_line(replace(EMPTY, groups=groups)) == "0:00:00  starting  workers: 2 created, 1 ready"
+    line = plain_line(replace(EMPTY, phase="training"))
+    assert "episodes" not in line
+    assert "lag" not in line
+    assert "return 45.7 (321 episodes)" in plain_line(full())
+    assert "lag 0.25 (max 1)" in plain_line(full())
 
 
 class Terminal(io.StringIO):
