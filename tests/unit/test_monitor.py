@@ -141,6 +141,19 @@ def test_a_new_incarnation_adds_to_the_counters_and_the_superseded_one_is_refuse
     assert "refused" in monitor.snapshot().messages[-1].text
 
 
+def test_a_stream_never_shows_more_blocks_in_flight_than_it_has_slots(clock):
+    """Its ends report at different times: the trainer here last spoke 14 blocks ago."""
+    flow = {"samples": {"slots": 3, "ranks": 1, "max_policy_lag": 1}}
+    monitor = TrialMonitor(experiment(), workers(), clock, flow=flow)
+    monitor.add(actor(0, edges={"samples": EdgeCount(536, 0, {"cut": 1})}))
+    monitor.add(trainer())
+    monitor.add(WorkerReport("trainer/0", "trainer", 0, edges={"samples": EdgeCount(0, 521, {})}))
+    edge = monitor.snapshot().edges[0]
+    assert (edge.sent, edge.received, edge.in_flight) == (536, 532, 3)
+    last = monitor.summary(exit_reason="env_steps")["edges"]["samples"]
+    assert (last["received"], last["in_flight"]) == (521, 14)  # counts as they are: nobody will report any more
+
+
 def test_a_restarted_trainer_goes_on_from_its_checkpoint(monitor, clock):
     monitor.training_started()
     monitor.add(trainer(env_steps=212, metrics=[{"version": 2, "env_steps": 212, "loss": 1.0}]))

@@ -63,6 +63,7 @@ class TrialMonitor:
         self.experiment = experiment
         self._clock = clock
         self._frames_per_step = frames_per_step
+        self._flow = flow
         self._lag_bound = lag_bound(experiment, flow)
         self._made = clock()
         self._started: float | None = None
@@ -239,7 +240,7 @@ class TrialMonitor:
             progress=self.progress(),
             groups=groups,
             workers=tuple(rows[:max_workers]),
-            edges=edge_rows(self.experiment, [ledger.edges() for ledger in self._ledgers.values()], groups),
+            edges=edge_rows(self.experiment, [ledger.edges() for ledger in self._ledgers.values()], groups, self._flow),
             bottleneck=bottleneck(groups),
             messages=self._messages.newest(),
         )

@@ -29,23 +29,38 @@ def group_rows(
 
 
 def edge_rows(
-    experiment: Experiment, edges: Iterable[Mapping[str, EdgeCount]], groups: Sequence[GroupRow]
+    experiment: Experiment,
+    edges: Iterable[Mapping[str, EdgeCount]],
+    groups: Sequence[GroupRow],
+    flow: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> tuple[EdgeRow, ...]:
-    """One row per stream, in the order of the experiment."""
+    """One row per stream, in the order of the experiment.
+
+    Args:
+        experiment: The declared graph.
+        edges: Every worker's counts.
+        groups: What the groups' time goes to.
+        flow: Flow-control parameters by sample stream, while the trial runs: the ends report at different times then,
+            and what no longer fits into the slots was received, even if its receiver has not said so yet. ``None`` =
+            the counts are the last ones.
+    """
     counts = sum_edges(edges)
     shares = {group.name: group.shares for group in groups}
     result = []
     for name, stream in experiment.streams.items():
         count = counts.get(name, EdgeCount())
         producers, consumers = _ends(experiment, name)
+        left = count.sent - sum(count.dropped.values())
+        room = _room((flow or {}).get(name, {}))
+        received = count.received if room is None else max(count.received, left - room)
         waiting = Activity.WAITING_FOR_CREDIT if stream.kind == "sample" else Activity.WAITING_FOR_INFERENCE
         result.append(
             EdgeRow(
                 name=name,
                 kind=stream.kind,
                 sent=count.sent,
-                received=count.received,
-                in_flight=max(0, count.sent - count.received - sum(count.dropped.values())),
+                received=received,
+                in_flight=max(0, left - received),
                 dropped=dict(count.dropped),
                 producers_wait=_mean_share(shares, producers, waiting),
                 consumers_wait=_mean_share(shares, consumers, Activity.IDLE),
@@ -85,6 +100,11 @@ def lag_bound(experiment: Experiment, flow: Mapping[str, Mapping[str, Any]] | No
     }
     bounds = [(flow or {}).get(name, {}).get("max_policy_lag", bound) for name, bound in declared.items()]
     return min((bound for bound in bounds if isinstance(bound, int)), default=None)
+
+
+def _room(flow: Mapping[str, Any]) -> int | None:
+    """How many blocks a stream holds; ``None`` where nobody knows."""
+    return int(flow["slots"] * flow["ranks"]) if "slots" in flow else None
 
 
 def _ends(experiment: Experiment, stream: str) -> tuple[list[str], list[str]]:
