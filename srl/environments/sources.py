@@ -21,6 +21,7 @@ from gymnasium.vector import VectorEnv
 from srl.api.errors import EnvironmentFault, MissingExtraError, PluginError, SRLError
 from srl.api.importing import import_module, import_target, place_of
 from srl.api.suggest import did_you_mean
+from srl.environments.mujoco_warnings import log_mujoco_warnings
 from srl.environments.options import worker_threads
 
 NAMESPACE_MODULES = {"ALE": "ale_py", "srl": "srl.environments.tasks"}
@@ -76,6 +77,7 @@ def making(name: str) -> Iterator[None]:
     Raises:
         EnvironmentFault: With the inner cause.
     """
+    log_mujoco_warnings()  # what simulates is imported with the class, before the class is called
     try:
         yield
     except SRLError:
