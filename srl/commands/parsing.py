@@ -62,7 +62,9 @@ def add_experiment(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("words", nargs="*", metavar="EXPERIMENT [key.path=value ...]", help=EXPERIMENT_HELP)
     parser.add_argument("--algorithm", metavar="NAME", help="in place of EXPERIMENT: this algorithm's own recipe ...")
     parser.add_argument(
-        "--environment", metavar="ID", help="... for this environment: a Gymnasium id, or a mapping in YAML with 'type'"
+        "--environment",
+        metavar="ID",
+        help="... for this environment: a Gymnasium id, ./file.py:Class, or a mapping in YAML with 'type'",
     )
     parser.add_argument("--seed", type=int, metavar="N", help="root of all randomness (default: as in the experiment)")
     parser.add_argument(
@@ -136,16 +138,31 @@ def _load(options: argparse.Namespace, source: str | None, overrides: list[str])
         _refuse_misspelt_command(source)
         return as_experiment(source, overrides, allow_plugins=allow_plugins)
     if source is not None or options.algorithm is None or options.environment is None:
-        raise UsageError(
-            "which experiment?",
-            value=source,
-            expected="either EXPERIMENT, or both --algorithm and --environment",
-            hint="See srl-run list and srl-run --help.",
-        )
+        raise _which(options, source)
     environment = options.environment
     if environment.lstrip().startswith("{"):
         environment = parse_value(environment)
     return recipe(options.algorithm, environment, overrides, allow_plugins=allow_plugins)
+
+
+def _which(options: argparse.Namespace, source: str | None) -> UsageError:
+    """Too little or too much names the experiment."""
+    see = "See srl-run list and srl-run --help."
+    if source is None:
+        missing = [f"--{name}" for name in ("algorithm", "environment") if getattr(options, name) is None]
+        if len(missing) == 2:
+            return UsageError(
+                "no experiment is named", expected="EXPERIMENT, or --algorithm and --environment", hint=see
+            )
+        return UsageError(
+            f"{missing[0]} is missing", expected="--algorithm and --environment together, which name a recipe", hint=see
+        )
+    return UsageError(
+        "a recipe takes no experiment beside it",
+        value=source,
+        expected="either EXPERIMENT, or --algorithm and --environment",
+        hint="Overrides are words of the form key.path=value.",
+    )
 
 
 def _words(words: list[str]) -> tuple[str | None, list[str]]:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from srl.api.algorithm import AlgorithmPlugin
-from srl.api.errors import SRLError, UsageError
+from srl.api.environment import EnvironmentFactory
+from srl.api.errors import PluginError, SRLError, UsageError
 from srl.api.experiment import Experiment
-from srl.api.importing import is_target, refuse_while_importing
+from srl.api.importing import absolute, import_target, is_file, is_target, refuse_while_importing
 from srl.api.loading import experiment_from_mapping, experiment_from_object, load_experiment
 from srl.api.overrides import split
 from srl.api.plugin_checks import failure
@@ -87,7 +88,7 @@ def recipe(
     plugin = algorithm_plugin(algorithm, "--algorithm")
     words = override_words(overrides)
     source = f"recipe of {algorithm}"
-    bare = {**_BARE, "environment": environment_mapping(environment)}
+    bare = {**_BARE, "environment": environment_mapping(environment, allow_plugins=allow_plugins)}
     probed = experiment_from_mapping(bare, _about_environment(words), source=source, allow_plugins=allow_plugins)
     made = _made(plugin, algorithm, probed)
     return experiment_from_mapping(made, words, source=source, allow_plugins=allow_plugins)
@@ -113,21 +114,45 @@ def with_seed(experiment: Experiment, seed: int) -> Experiment:
     return experiment.model_copy(update={"seed": seed})
 
 
-def environment_mapping(environment: str | Mapping[str, Any]) -> dict[str, Any]:
+def environment_mapping(environment: str | Mapping[str, Any], *, allow_plugins: bool = True) -> dict[str, Any]:
     """The ``environment`` mapping that is meant.
 
     Args:
-        environment: The mapping itself, a registered or importable type, or a Gymnasium id. ``ALE/Pong-v5`` is the
-            type ``atari``, which prepares frames as all networks for Atari expect them, with the sticky actions that
-            this id stands for.
+        environment: The mapping itself, a registered type, what ``package.module:Attr`` or ``./file.py:Attr`` names (an
+            environment type, or a class or function of Gymnasium environments), or a Gymnasium id. ``ALE/Pong-v5`` is
+            the type ``atari``, which prepares frames as all networks for Atari expect them, with the sticky actions
+            that this id stands for.
+        allow_plugins: False imports nothing: what is not built in is refused later.
+
+    Raises:
+        UsageError: A file is named, and not what in it.
     """
     if not isinstance(environment, str):
         return dict(environment)
-    if environment in REGISTRY.names("environment") or is_target(environment):
+    if environment in REGISTRY.names("environment"):
         return {"type": environment}
+    if is_target(environment):
+        is_entry = allow_plugins and _is_gymnasium_entry(environment)
+        return {"type": "gymnasium", "entry": environment} if is_entry else {"type": environment}
+    if is_file(environment):
+        raise UsageError(
+            "a file may define many things",
+            where="--environment",
+            value=environment,
+            expected=f"the name of a class or function in it too, as in {environment}:Maze",
+        )
     if environment.startswith(ALE):
         return {"type": "atari", "game": environment, "repeat_action_probability": ALE_STICKINESS}
     return {"type": "gymnasium", "id": environment}
+
+
+def _is_gymnasium_entry(target: str) -> bool:
+    """Whether a name is that of something else than an environment type; one that cannot be imported is not judged."""
+    try:
+        named = import_target(absolute(target, Path.cwd()), "--environment")
+    except PluginError:
+        return False
+    return callable(named) and not (isinstance(named, type) and issubclass(named, EnvironmentFactory))
 
 
 def _about_environment(words: Sequence[str]) -> list[str]:

@@ -97,6 +97,40 @@ def test_an_ale_id_is_an_atari_game_with_its_sticky_actions():
         srl.recipe("ppo", "ALE/Pung-v5")
 
 
+MAZES = """
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+from srl.environments.gymnasium_adapter import GymnasiumFactory
+
+class Maze(CartPoleEnv):
+    pass
+
+def make():
+    return Maze()
+
+class Factory(GymnasiumFactory):
+    pass
+"""
+
+
+def test_a_recipe_takes_the_file_and_class_of_an_environment_of_ones_own(tmp_path, monkeypatch):
+    (tmp_path / "mazes.py").write_text(MAZES)
+    monkeypatch.chdir(tmp_path)
+    for entry in ("mazes.py:Maze", "./mazes.py:make", f"{tmp_path}/mazes.py:Maze"):
+        assert environment_mapping(entry) == {"type": "gymnasium", "entry": entry}
+    assert environment_mapping("./mazes.py:Factory") == {"type": "./mazes.py:Factory"}
+    assert environment_mapping("./mazes.py:Maze", allow_plugins=False) == {"type": "./mazes.py:Maze"}
+    experiment = srl.recipe("ppo", "./mazes.py:Maze")
+    assert experiment.name == "ppo-Maze"
+    assert experiment.environment.options["entry"] == f"{tmp_path}/mazes.py:Maze"
+    with pytest.raises(ExperimentError, match="Did you mean 'Maze'"):
+        srl.recipe("ppo", "./mazes.py:Mase")
+    with pytest.raises(UsageError, match=r"\./mazes\.py:Maze"):
+        srl.recipe("ppo", "./mazes.py")
+    with pytest.raises(ExperimentError, match="--no-plugins"):
+        srl.recipe("ppo", "./mazes.py:Maze", allow_plugins=False)
+
+
 RECIPES = """
 from srl.algorithms.ppo.plugin import PPO
 class Old(PPO):

@@ -107,7 +107,8 @@ def ppo_recipe(environment: Mapping[str, Any], spec: EnvironmentSpec, cores: int
         spec = replace(spec, observation=_without_mask(spec.observation))
     kind = _kind(spec)
     actors = max(count for count in (1, 2, MOST_ACTORS) if count <= max(1, cores - 1))
-    name = re.sub(r"[^A-Za-z0-9_\-]+", "_", spec.name)
+    # Of a class that is named by its place, the class.
+    name = re.sub(r"[^A-Za-z0-9_\-]+", "_", spec.name.rpartition(":")[2])
     return {
         "name": f"ppo-{name}"[:64],
         "environment": {**given, **_wrapped(environment, spec.observation)},
