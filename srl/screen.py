@@ -234,7 +234,7 @@ def plain_line(snapshot: TrialSnapshot) -> str:
     if snapshot.phase == "starting":
         return "  ".join([*parts, _states(snapshot)])
     for one in snapshot.progress:
-        digits = 0 if one.target >= 100 else 1
+        digits = 0 if one.name in ("env_steps", "updates") or one.target >= 100 else 1
         parts.append(f"{one.name} {number(one.value, digits)}/{number(one.target, digits)}")
     if not any(one.name == "env_steps" for one in snapshot.progress):
         parts.append(f"env_steps {snapshot.env_steps:,}")

@@ -150,7 +150,7 @@ def over_seeds(lines: Sequence[Points], band: str, *, by_point: bool = False) ->
         low, high = max(line[0][0] for line in lines), min(line[0][-1] for line in lines)
         if low > high:
             return None
-        grid = np.linspace(low, high, _GRID_POINTS)
+        grid = np.linspace(low, high, _GRID_POINTS if low < high else 1)
         values = np.stack([np.interp(grid, *line) for line in lines])
     mean = values.mean(axis=0)
     if band == "minmax":
@@ -182,7 +182,10 @@ def _draw(axes: Axes, group: Group, metric: str, x: str, band: str, colour: str)
     if len(grid) == _GRID_POINTS:
         style.pop("marker", None)  # interpolated: not where anything was scored
     band_text = "± std" if band == "std" else "min to max"
+    style |= _visible((grid, mean))
     axes.plot(grid, mean, **style, label=f"{group.label}: {what}, mean of {len(lines)} seeds, band {band_text}")
+    if len(grid) == 1:  # a band of one point has no width
+        axes.vlines(grid, lower, upper, color=colour, alpha=0.3)
     axes.fill_between(grid, lower, upper, color=colour, alpha=0.15, linewidth=0)
 
 

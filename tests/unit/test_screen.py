@@ -232,6 +232,7 @@ def test_a_plain_line_says_what_the_start_waits_for_and_no_figure_that_is_not_kn
     assert "lag" not in line
     assert "return 45.7 (321 episodes)" in plain_line(full())
     assert "lag 0.25 (max 1)" in plain_line(full())
+    assert "  updates 3/30  " in plain_line(replace(full(), progress=(Progress("updates", 3, 30),)))
 
 
 class Terminal(io.StringIO):

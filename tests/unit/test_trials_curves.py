@@ -167,6 +167,24 @@ def test_lines_of_one_point_are_seen(make, tmp_path, monkeypatch):
     assert drawn[-1]["label"] == "cartpole_ppo: training, single seeds"
 
 
+def test_the_mean_of_seeds_that_share_one_point_is_seen(make, tmp_path, monkeypatch):
+    """A seed that ended at its first record, within the curve of another: there is one mean, at that place."""
+    curves = {1: [(10, 4.0), (30, 8.0)], 2: [(20, 2.0)]}
+    trials = [
+        make(f"s{seed}", seed, rows=[row("training", at, **{"episode/return": value}) for at, value in points])
+        for seed, points in curves.items()
+    ]
+    drawn = []
+    plot = matplotlib.axes.Axes.plot
+    monkeypatch.setattr(
+        "matplotlib.axes.Axes.plot", lambda *line, **style: drawn.append((line, style)) or plot(*line, **style)
+    )
+    plot_trials(trials, tmp_path / "joint.png")
+    (_, x, mean), style = drawn[-1]
+    assert (x.tolist(), mean.tolist(), style["marker"]) == ([20.0], [4.0], "o")
+    assert "mean of 2 seeds" in style["label"]
+
+
 def test_nothing_to_draw_is_said(make, tmp_path, monkeypatch):
     empty = make("a", rows=[])
     with pytest.raises(UsageError, match="no such points yet"):
