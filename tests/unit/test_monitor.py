@@ -303,6 +303,22 @@ def test_records_are_at_most_one_a_second_and_average_what_lies_between(monitor,
     assert means == pytest.approx([(low + 1 + high) / 2 for low, high in zip(gaps, axis, strict=False)])
 
 
+def test_the_last_record_waits_for_what_workers_report_last(monitor, clock):
+    """The trainer's report reaches the budget; the actor's last episodes come a moment later."""
+    monitor.training_started()
+    monitor.add(actor(0, episodes=[10.0]))
+    clock.now += 2
+    monitor.add(trainer(env_steps=1000, metrics=[{"version": 5, "env_steps": 1000}]))
+    clock.now += 2
+    assert monitor.records() == []
+    monitor.add(actor(0, episodes=[30.0]))
+    clock.now += 60
+    (last,) = monitor.records(final=True)
+    summary = monitor.summary(exit_reason="env_steps")
+    assert last.values["episode/return"] == summary["episodes"]["return_mean_last_100"] == 20
+    assert last.values["rate/env_steps_per_second"] == 500, "until training stopped"
+
+
 def test_an_evaluation_becomes_one_record_at_its_versions_env_steps(monitor):
     monitor.add(trainer(env_steps=900))
     monitor.add(evaluator(0, [1.0] * 6))

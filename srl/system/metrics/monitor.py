@@ -195,11 +195,16 @@ class TrialMonitor:
         return tuple(Progress(name, value, target) for name, value, target in conditions if target is not None)
 
     def records(self, *, final: bool = False) -> list[MetricRecord]:
-        """Points of the curves since the last call: at most one training record a second, unless ``final``."""
-        lag = self._recent_lag(self._clock())
+        """Points of the curves since the last call: at most one training record a second, unless ``final``.
+
+        Once training has stopped its last record waits for ``final``: workers still report what belongs to it.
+        """
+        now = self._clock() if self._stopped is None else self._stopped
+        lag = self._recent_lag(now)
         return self._records.take(
-            now=self._clock(),
+            now=now,
             final=final,
+            waits=self._stopped is not None,
             seconds=self.training_seconds,
             frames_per_env_step=self.frames_per_env_step,
             values={
@@ -207,7 +212,7 @@ class TrialMonitor:
                 "episode/env_steps": self.episode_env_steps,
                 "episode/frames": frames_of(self.episode_env_steps, self.frames_per_env_step),
                 "episode/count": float(self._episode_count),
-                "rate/env_steps_per_second": self._rate(self._clock(), 0),
+                "rate/env_steps_per_second": self._rate(now, 0),
                 "policy_lag/mean": lag,
                 "policy_lag/max": float(self._trainer_max("policy_lag_max")),
             },

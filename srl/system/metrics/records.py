@@ -45,7 +45,14 @@ class RecordMaker:
         self._env_steps, self._version = env_steps, version
 
     def take(
-        self, *, now: float, final: bool, seconds: float, frames_per_env_step: float, values: Mapping[str, float | None]
+        self,
+        *,
+        now: float,
+        final: bool,
+        seconds: float,
+        frames_per_env_step: float,
+        values: Mapping[str, float | None],
+        waits: bool = False,
     ) -> list[MetricRecord]:
         """The records that are due.
 
@@ -55,6 +62,7 @@ class RecordMaker:
             seconds: Training seconds, for the records.
             frames_per_env_step: For the records' ``frames``.
             values: Numbers that go into the training record beside the updates' means.
+            waits: The next training record is the last one, and not complete before ``final``.
         """
         records = []
         if self._restart is not None:
@@ -62,7 +70,7 @@ class RecordMaker:
             frames = round(env_steps * frames_per_env_step)
             records.append(MetricRecord("restart", env_steps, frames, seconds, version, {}))
             self._restart = None
-        if self._updates and (final or now - self._last >= _INTERVAL_SECONDS):
+        if self._updates and (final or (now - self._last >= _INTERVAL_SECONDS and not waits)):
             means = {name: total / count for name, (total, count) in self._sums.items()}
             frames = round(self._env_steps * frames_per_env_step)
             merged = {**values, **means}
