@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from srl.api.experiment import ActorGroup, EvaluatorGroup, Group, PolicyGroup, TrainerGroup
 from srl.api.structure import INLINE
@@ -62,7 +63,15 @@ def _path(
     yield "    v"
     for trainer in _found(graph, TrainerGroup, "samples", samples):
         yield _worker_line(graph, trainer, graph.experiment.workers[trainer])
+        yield from _network(graph.policies[policy].network)
         yield f"    |   publishes policy {policy} to the parameter store"
+
+
+def _network(network: Mapping[str, Any]) -> Iterator[str]:
+    """What stands between observations and heads, where the algorithm lets the experiment choose it."""
+    if "type" in network:
+        core = (network.get("recurrent") or {}).get("type")
+        yield f"    |   network {network['type']}{f' with {core}' if core else ''}"
 
 
 def _dealt(ranks: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,9 @@ def _made(plugin: type[AlgorithmPlugin], algorithm: str, probed: Experiment) -> 
             # An algorithm that inherits its recipe inherits the name in it too; meant is the one that was asked for.
             if policy["algorithm"]["type"] == plugin.name:
                 policy["algorithm"]["type"] = algorithm
+        first, dash, rest = str(made["name"]).partition("-")
+        if first == plugin.name:
+            made["name"] = f"{re.split('[:.]', algorithm)[-1]}{dash}{rest}"[:64]
     except SRLError:
         raise
     except Exception as error:

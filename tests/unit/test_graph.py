@@ -230,6 +230,7 @@ def test_the_drawing_names_groups_streams_transport_threads_and_memory():
         "[actors] 3 x actor: 8 environments in 2 ring group(s) of 4",
         "[policy] 2 x policy",
         "[trainer] 1 x trainer",
+        "|   network mlp\n",
         "'samples' (shared_memory)",
         "'decisions' (shared_memory)",
         "policy lag at most 1",
@@ -239,6 +240,9 @@ def test_the_drawing_names_groups_streams_transport_threads_and_memory():
     ):
         assert part in text, text
     assert "inline" in describe(inline_graph())
+    network = {"type": "mlp", "recurrent": {"type": "lstm", "size": 4, "rows": 4}}
+    recurrent = {"main": {**BASE["policies"]["main"], "network": network}}
+    assert "|   network mlp with lstm\n" in describe(graph(policies=recurrent))
 
 
 def inline_graph():

@@ -141,6 +141,8 @@ class Empty(PPO):
     @classmethod
     def recipe(cls, environment, spec, cores):
         return {"name": spec.name}
+class Same(PPO):
+    pass
 """
 
 
@@ -155,6 +157,13 @@ def test_a_recipe_that_fails_is_named(algorithm, text, tmp_path):
     (tmp_path / "recipes.py").write_text(RECIPES)
     with pytest.raises(PluginError, match=text):
         srl.recipe(f"{tmp_path}/recipes.py:{algorithm}", "CartPole-v1")
+
+
+def test_an_inherited_recipe_bears_the_name_of_the_algorithm_that_was_asked_for(tmp_path):
+    (tmp_path / "recipes.py").write_text(RECIPES)
+    experiment = srl.recipe(f"{tmp_path}/recipes.py:Same", "CartPole-v1")
+    assert experiment.name == "Same-CartPole-v1"
+    assert experiment.policies["learner"].algorithm.type == f"{tmp_path}/recipes.py:Same"
 
 
 def test_a_recipe_of_an_environment_that_cannot_be_made_says_why(tmp_path):
