@@ -35,6 +35,9 @@ BASE = {
 }
 """What the snippets are parts of: the names of the bundled experiments."""
 
+EXPORT = ["-m", "srl.cli", "export", "trials/python", "--out", "deployed"]
+"""The page on results tells it with another trial."""
+
 WHOLE = {"name", "environment", "policies", "streams", "workers", "stop"}
 
 YAML = docs_pages.code_blocks("yaml")
@@ -111,11 +114,12 @@ def test_python_is_python(block):
 
 
 def test_python_page_runs(tmp_path):
-    """The two scripts, one after the other, as files in one directory."""
-    for name in ("run.py", "load.py"):
-        (tmp_path / name).write_text(files()[name])
+    """The scripts, one after the other, as files in one directory; the last one acts with what was exported."""
+    for words in (["run.py"], ["load.py"], EXPORT, ["deployed.py"]):
+        if words[0] in files():
+            (tmp_path / words[0]).write_text(files()[words[0]])
         done = subprocess.run(
-            [sys.executable, name], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+            [sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
         )
         assert done.returncode == 0, done.stderr[-3000:]
         assert done.stdout.strip()
