@@ -39,6 +39,8 @@ def end_lines(summary: Mapping[str, Any], trial: Path, glyphs: Glyphs, width: in
     title = Text.assemble(("SRL ", "bold cyan"), (str(summary.get("experiment", "")), "bold"), " is over: ")
     title.append(_REASONS.get(reason, reason), "red" if reason == "failed" else "green")
     rows = [*_result(summary, glyphs), *_effort(summary), *_flow(summary)]
+    if summary.get("updates") and not _has_weights(summary):
+        rows.append(("weights", "none: it ended before a checkpoint was complete"))
     place = _shortest(trial)
     files = [
         ("trial", place),
@@ -56,20 +58,25 @@ def _parts(text: str, width: int | None) -> Iterator[tuple[int, str]]:
 
 
 def _next(summary: Mapping[str, Any], reason: str, place: str) -> list[str]:
-    """Commands that make sense now: nothing can be scored or drawn where nothing was trained."""
+    """Commands that make sense now: nothing can be scored without weights, or drawn where nothing was trained."""
     quoted = shlex.quote(place)
     again = f"srl-run {shlex.quote(os.path.join(place, 'experiment.yaml'))}"
     commands = [f"less {shlex.quote(os.path.join(place, 'main.log'))}"] if reason == "failed" else []
     if summary.get("updates") == 0:
         return [*commands, again]
+    if _has_weights(summary):
+        commands += [f"srl-run evaluate {quoted} --episodes 100", f"srl-run video {quoted}"]
     return [
         *commands,
-        f"srl-run evaluate {quoted} --episodes 100",
-        f"srl-run video {quoted}",
         f"srl-run plot {quoted}",
         f"{again} --seed {int(summary.get('seed') or 0) + 1}",
         f"tensorboard --logdir {shlex.quote(os.path.join(place, 'tensorboard'))}",
     ]
+
+
+def _has_weights(summary: Mapping[str, Any]) -> bool:
+    """Whether the trial left a checkpoint, or a version that was the best of an evaluation."""
+    return bool(summary.get("weights_sha256") or summary.get("best_evaluation"))
 
 
 def _line(name: str, text: str) -> Text:

@@ -340,6 +340,18 @@ def test_what_failed_is_read_first_and_nothing_untrained_is_scored(tmp_path):
     assert early[-1].endswith("/t/experiment.yaml")
 
 
+def test_no_score_or_film_is_offered_of_a_trial_that_left_no_weights(tmp_path):
+    """Stopped at once, before its first checkpoint and its first evaluation."""
+    summary = {**SUMMARY, "exit_reason": "interrupted", "evaluation": None, "best_evaluation": None}
+    text = "\n".join(line.plain for line in end_lines({**summary, "weights_sha256": None}, tmp_path / "t", UNICODE))
+    assert not any(command in text for command in ("srl-run evaluate", "srl-run video"))
+    assert "srl-run plot" in text
+    assert "weights     none: it ended before a checkpoint was complete" in text
+    text = "\n".join(line.plain for line in end_lines({**summary, "weights_sha256": "ab"}, tmp_path / "t", UNICODE))
+    assert "srl-run evaluate" in text
+    assert "weights" not in text
+
+
 def test_the_end_of_a_trial_that_never_began(tmp_path):
     stream = io.StringIO()
     summary = {"experiment": "toy", "exit_reason": "failed", "evaluation": None, "episodes": {"count": 0}}
