@@ -131,7 +131,7 @@ def _extras(spec: PolicySpec, where: str) -> Iterator[SRLError]:
                 value=extra.shape,
                 expected="a tuple of whole numbers, such as () or (3,)",
             )
-        elif not _is_dtype(extra.dtype) or np.dtype(extra.dtype).kind not in "biuf":
+        elif not _is_dtype(extra.dtype) or not _holds_numbers(np.dtype(extra.dtype)):
             yield SRLError(
                 f"the policy's extra '{extra.name}' has a dtype that numpy does not know as one of numbers",
                 where=where,
@@ -227,6 +227,14 @@ def _is_dtype(text: Any) -> bool:
     except TypeError:
         return False
     return isinstance(text, str)
+
+
+def _holds_numbers(dtype: np.dtype[Any]) -> bool:
+    """Numbers, arrays of them, or records of those, as elements of nested spaces are."""
+    element = dtype.base
+    if element.fields is not None:
+        return all(_holds_numbers(field[0]) for field in element.fields.values())
+    return element.kind in "biuf"
 
 
 def _kind(dtype: str) -> str:

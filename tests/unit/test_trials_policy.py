@@ -105,7 +105,7 @@ def test_what_is_not_there_is_named(untrained_trial, tmp_path):
     path = untrained_trial(recipe("ppo", "CartPole-v1"))
     with pytest.raises(UsageError, match="version-000000001"):
         srl.load(path).load_policy("99")
-    with pytest.raises(UsageError, match="one of learner"):
+    with pytest.raises(UsageError, match="Known policies of this trial: learner"):
         srl.load(path).load_policy(name="other")
     with pytest.raises(UsageError, match="newest trial in it is"):
         srl.load(tmp_path)
