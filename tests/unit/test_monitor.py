@@ -317,6 +317,7 @@ def test_the_last_record_waits_for_what_workers_report_last(monitor, clock):
     summary = monitor.summary(exit_reason="env_steps")
     assert last.values["episode/return"] == summary["episodes"]["return_mean_last_100"] == 20
     assert last.values["rate/env_steps_per_second"] == 500, "until training stopped"
+    assert monitor.snapshot().env_steps_per_second == 500, "on the screen too"
 
 
 def test_an_evaluation_becomes_one_record_at_its_versions_env_steps(monitor):

@@ -199,7 +199,7 @@ class TrialMonitor:
 
         Once training has stopped its last record waits for ``final``: workers still report what belongs to it.
         """
-        now = self._clock() if self._stopped is None else self._stopped
+        now = self._training_time()
         lag = self._recent_lag(now)
         return self._records.take(
             now=now,
@@ -233,8 +233,8 @@ class TrialMonitor:
             updates=self.updates,
             gradient_steps=self._trainer_max("gradient_steps"),
             policy_version=self.policy_version,
-            env_steps_per_second=self._rate(now, 0),
-            frames_per_second=self._rate(now, 1),
+            env_steps_per_second=self._rate(self._training_time(), 0),
+            frames_per_second=self._rate(self._training_time(), 1),
             lag_mean=self._recent_lag(now),
             lag_max=self._trainer_max("policy_lag_max") if self._trainer_sum("policy_lag_rows") else None,
             lag_bound=self._lag_bound,
@@ -318,6 +318,10 @@ class TrialMonitor:
 
     def _rate_counters(self) -> tuple[int, int, int, int]:
         return self.env_steps, self.frames, self._trainer_sum("policy_lag_sum"), self._trainer_sum("policy_lag_rows")
+
+    def _training_time(self) -> float:
+        """Now, and the end of training behind it: rates do not fall while the last episodes are scored."""
+        return self._clock() if self._stopped is None else self._stopped
 
     def _rate(self, now: float, index: int) -> float:
         baseline = self._rates.baseline()
