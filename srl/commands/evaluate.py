@@ -38,5 +38,5 @@ def run(options: argparse.Namespace) -> int:
         return 0
     for key, value in result.items():
         if not isinstance(value, list):  # one number per episode is for programs
-            print(f"{key}: {value}")
+            print(f"{key}: {float(f'{value:.6g}') if isinstance(value, float) else value}")  # all digits: --json
     return 0

@@ -218,16 +218,16 @@ def test_evaluate_prints_what_comes_back(run, monkeypatch, tmp_path):
 
     def evaluate_trial(trial, episodes, checkpoint, **options):
         seen.append((trial, episodes, checkpoint, options["seed"]))
-        return {"mean_return": 475.5, "episodes": episodes, "returns": [1.0]}
+        return {"mean_return": 475.5, "std": 46.55692751889883, "episodes": episodes, "returns": [1.0]}
 
     module = types.ModuleType("srl.distributed.evaluate")
     module.evaluate_trial = evaluate_trial
     monkeypatch.setitem(sys.modules, "srl.distributed.evaluate", module)
     (tmp_path / "experiment.yaml").touch()
     code, out, _ = run("evaluate", str(tmp_path), "--episodes", "5")
-    assert (code, out) == (0, "mean_return: 475.5\nepisodes: 5\n")
+    assert (code, out) == (0, "mean_return: 475.5\nstd: 46.5569\nepisodes: 5\n")
     code, out, _ = run("evaluate", str(tmp_path), "--json", "--seed", "4", "--checkpoint", "best")
-    assert json.loads(out)["returns"] == [1.0]
+    assert (json.loads(out)["returns"], json.loads(out)["std"]) == ([1.0], 46.55692751889883)
     assert seen == [(tmp_path, 5, None, None), (tmp_path, 100, "best", 4)]
 
 
