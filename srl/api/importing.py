@@ -113,6 +113,7 @@ def target_of(value: Any, where: str = "") -> str:
             where=where,
             value=name,
             expected="a class or function in a file",
+            hint=f"Write it into one (in a notebook with %%writefile mine.py) and name it './mine.py:{name}'.",
         )
     if value.__module__ == "__main__" or value.__module__.startswith("srl_plugin_"):
         return f"{Path(str(file)).resolve()}:{name}"

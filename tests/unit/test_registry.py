@@ -200,6 +200,7 @@ def test_target_of_an_interactive_session():
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.startswith("environment.type: what is defined in an interactive session")
+    assert "%%writefile" in out
 
 
 def test_starting_a_trial_while_being_imported_is_refused_once(plugin_file):
