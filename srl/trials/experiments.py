@@ -18,6 +18,7 @@ from srl.api.loading import experiment_from_mapping, experiment_from_object, loa
 from srl.api.overrides import split
 from srl.api.plugin_checks import failure
 from srl.api.registry import BUILT_IN, REGISTRY, algorithm_plugin
+from srl.system.seeding import check_seed
 
 ExperimentLike = Experiment | Mapping[str, Any] | str | Path
 Overrides = Sequence[str] | Mapping[str, Any]
@@ -110,8 +111,7 @@ def with_seed(experiment: Experiment, seed: int) -> Experiment:
     Raises:
         UsageError: The seed is no whole number from 0 to 2**31 - 1.
     """
-    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**31:
-        raise UsageError("not a seed", value=seed, expected="a whole number from 0 to 2147483647")
+    check_seed(seed)
     return experiment.model_copy(update={"seed": seed})
 
 
