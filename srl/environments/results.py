@@ -42,13 +42,13 @@ def step_fault(result: Any, where: Where) -> EnvironmentFault | None:
     fault = parts_fault(result, STEP, where)
     if fault is not None:
         return fault
-    for name, value, kinds, expected in (
-        ("reward", result[1], "biuf", "a number"),
-        ("terminated", result[2], "biuf", "True or False"),
-        ("truncated", result[3], "biuf", "True or False"),
+    for name, value, expected in (
+        ("reward", result[1], "a number"),
+        ("terminated", result[2], "True or False"),
+        ("truncated", result[3], "True or False"),
     ):
         array = _array(value)
-        if array is None or array.ndim or array.dtype.kind not in kinds:
+        if array is None or array.ndim or array.dtype.kind not in "biuf":
             seen = f"shape {array.shape}, dtype {array.dtype}" if isinstance(value, np.ndarray) else repr(value)
             return EnvironmentFault(
                 f"the {name} of a step is no single value", where=where(), value=seen[:80], expected=expected

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shell_assignment import SHELL_ASSIGNMENT, SHELL_WORKER
 
 from srl.distributed import control_pb2 as pb
 from srl.distributed import worker_process
@@ -32,15 +33,6 @@ from srl.system.report import WorkerReport
 from srl.system.worker import Assignment, Worker, WorkerId
 
 SECONDS = 60.0
-WORKER = WorkerId("trainer", "trainer", 0)
-
-EXPERIMENT = {
-    "name": "shell",
-    "environment": {"type": "gymnasium", "id": "CartPole-v1"},
-    "policies": {"main": {"algorithm": {"type": "ppo"}}},
-    "workers": {"trainer": {"kind": "trainer", "policy": "main", "samples": "samples"}},
-    "stop": {"updates": 1},
-}
 
 
 class FakeWorker(Worker):
@@ -124,7 +116,7 @@ class Stage:
         self.code: int | None = None
         fields = {"connect_seconds": SECONDS, "heartbeat_seconds": SECONDS, "grace_seconds": 0.3, **options}
         self.shell = WorkerShell(
-            ShellOptions(WORKER, "trial", self.server.start(SECONDS), "", str(self._directory), **fields),
+            ShellOptions(SHELL_WORKER, "trial", self.server.start(SECONDS), "", str(self._directory), **fields),
             {},
             self._build,
         )
@@ -152,8 +144,7 @@ class Stage:
             self.heard += self.server.take()
 
     def assign(self) -> None:
-        assignment = Assignment(WORKER, EXPERIMENT, {}, {}, {}, {}, "/trial", "shared_memory")
-        message = pb.ToWorker(assignment=pb.Assignment(assignment_json=assignment_json(assignment)))
+        message = pb.ToWorker(assignment=pb.Assignment(assignment_json=assignment_json(SHELL_ASSIGNMENT)))
         self.server.send(self.connection, message)
 
     def command(self, kind: CommandKind) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shell_assignment import SHELL_ASSIGNMENT, SHELL_WORKER
 
 from srl.distributed.client import ControllerLost, PeerGone
 from srl.distributed.lifecycle import State, check_transition
@@ -287,15 +288,6 @@ def test_every_trial_of_obedient_workers_ends_without_a_kill(
 
 # The real shell, without a controller.
 
-WORKER = WorkerId("trainer", "trainer", 0)
-EXPERIMENT = {
-    "name": "shell",
-    "environment": {"type": "gymnasium", "id": "CartPole-v1"},
-    "policies": {"main": {"algorithm": {"type": "ppo"}}},
-    "workers": {"trainer": {"kind": "trainer", "policy": "main", "samples": "samples"}},
-    "stop": {"updates": 1},
-}
-ASSIGNMENT = Assignment(WORKER, EXPERIMENT, {}, {}, {}, {}, "/trial", "shared_memory")
 GONE = PeerGone(WorkerId("actor", "actor", 0))
 LOST = ControllerLost("no connection to the controller")
 QUIET = 200
@@ -368,14 +360,18 @@ class Idle:
 
 
 TOLD = st.sampled_from(
-    [ASSIGNMENT, GONE, LOST, CommandKind.START, CommandKind.PAUSE, CommandKind.DRAIN, CommandKind.STOP]
+    [SHELL_ASSIGNMENT, GONE, LOST, CommandKind.START, CommandKind.PAUSE, CommandKind.DRAIN, CommandKind.STOP]
 )
 
 
 @st.composite
 def bunches(draw: st.DrawFn) -> list[list[Any]]:
     """A life's orders with others strewn in, cut into bunches anywhere; somewhere among them one to end."""
-    orders: list[Any] = [ASSIGNMENT, CommandKind.START, draw(st.sampled_from([CommandKind.DRAIN, CommandKind.STOP]))]
+    orders: list[Any] = [
+        SHELL_ASSIGNMENT,
+        CommandKind.START,
+        draw(st.sampled_from([CommandKind.DRAIN, CommandKind.STOP])),
+    ]
     for told in draw(st.lists(TOLD, max_size=4)):
         orders.insert(draw(st.integers(0, len(orders))), told)
     parts: list[list[Any]] = [[]]
@@ -387,7 +383,7 @@ def bunches(draw: st.DrawFn) -> list[list[Any]]:
 
 @pytest.fixture(scope="module")
 def options(tmp_path_factory: pytest.TempPathFactory) -> ShellOptions:
-    return ShellOptions(WORKER, "trial", "unix:/nowhere", "", str(tmp_path_factory.mktemp("run")), 1.0, 1.0, 1.0)
+    return ShellOptions(SHELL_WORKER, "trial", "unix:/nowhere", "", str(tmp_path_factory.mktemp("run")), 1.0, 1.0, 1.0)
 
 
 @settings(max_examples=300)
